@@ -1,0 +1,43 @@
+PYTHON := .venv/bin/python
+UV ?= uv
+
+.PHONY: help demo test lint bench venv lock clean
+
+help:
+	@echo 'make demo    run the demonstration (experiments/demo.py)'
+	@echo 'make test    run the tests'
+	@echo 'make lint    check style and formatting with ruff'
+	@echo 'make bench   time a training round (benchmarks/round_time.py)'
+	@echo 'make venv    set up .venv, which the targets above do when needed'
+	@echo 'make lock    resolve requirements.in into requirements.lock (needs uv)'
+	@echo 'make clean   remove .venv, caches and demo_output'
+
+demo: .venv/stamp
+	$(PYTHON) -m experiments.demo
+
+test: .venv/stamp
+	$(PYTHON) -m pytest
+
+lint: .venv/stamp
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+bench: .venv/stamp
+	$(PYTHON) -m benchmarks.round_time
+
+venv: .venv/stamp
+
+.venv/stamp: requirements.lock setup.py
+	@tools/make_venv.sh
+
+# One lock, resolved for Python 3.9, serves 3.9 to 3.11. Versions already in
+# requirements.lock are kept; delete the file to move to the newest.
+lock:
+	@command -v $(UV) >/dev/null || \
+	  { echo 'error: make lock needs uv (pip install uv).' >&2; exit 1; }
+	$(UV) pip compile --quiet --python-version 3.9 --no-annotate \
+	  --override requirements.overrides requirements.in -o requirements.lock
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache build demo_output *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

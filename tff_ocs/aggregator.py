@@ -1,0 +1,466 @@
+"""Any sampling scheme as a TFF aggregation factory.
+
+`ClientSamplingFactory` stands where `tff.aggregators.MeanFactory` stands in a
+`tff.learning` pipeline.
+"""
+
+import collections
+import numbers
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_ocs import communication
+from tff_ocs import schemes
+
+COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
+
+
+class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
+  """Aggregation factory for the weighted mean over sampled clients.
+
+  The created `tff.templates.AggregationProcess` computes, from the values U_i
+  and the weights n_i placed at `CLIENTS`,
+
+      sum_{i that send} (n_i / p_i) U_i / sum_{all i} n_i
+
+  placed at `SERVER`: an unbiased estimator of the weighted mean (Eq. (2) of the
+  paper with w_i = n_i / sum_j n_j). It is 0 where all weights are 0. The scheme
+  computes p_i from the weighted norms n_i ||U_i||_2, in float32, and each
+  client sends with probability p_i, independently of the others. Nothing that
+  belongs to one client is placed at the server, except what the scheme itself
+  needs there (only OCS does).
+
+  A value with a NaN or infinite entry, or of a norm that is not finite in
+  float32, makes a non-finite client: its norm counts as 0, it is never sent
+  (not even under full participation), its weight still counts in the
+  denominator if it is finite, and `non_finite_clients` counts it.
+
+  The measurements are
+
+  *   `cohort_size`, `participants` (clients that sent), `non_finite_clients`
+      (int32),
+  *   `expected_participants` (float32): the sum of p_i over the finite clients,
+  *   `num_iterations` (int32): executed iterations of AOCS, else 0,
+  *   `uplink_bits` (int64): what the clients sent in this round, see
+      `tff_ocs.communication`,
+  *   `scheme`, `value_sum`, `weight_sum`, `scalar_sum`: measurements of the
+      inner processes.
+
+  ```
+  tff.learning.algorithms.build_weighted_fed_avg(
+      model_fn=...,
+      client_optimizer_fn=...,
+      model_aggregator=tff_ocs.ClientSamplingFactory(
+          tff_ocs.ApproximateOptimalSampling(expected_clients=3)
+      ),
+  )
+  ```
+  """
+
+  def __init__(
+    self,
+    scheme: schemes.SamplingScheme,
+    *,
+    value_sum_factory: Optional[
+      tff.aggregators.UnweightedAggregationFactory
+    ] = None,
+    weight_sum_factory: Optional[
+      tff.aggregators.UnweightedAggregationFactory
+    ] = None,
+    scalar_sum_factory: Optional[
+      tff.aggregators.UnweightedAggregationFactory
+    ] = None,
+    seed: Optional[int] = None,
+  ):
+    """Initializes `ClientSamplingFactory`.
+
+    Args:
+      scheme: The `tff_ocs.schemes.SamplingScheme`.
+      value_sum_factory: Sums the scaled values (n_i / p_i) U_i; a client that
+        does not send contributes exact zeros. If not specified,
+        `tff.aggregators.SumFactory` is used, as for the next two.
+      weight_sum_factory: Sums the weights.
+      scalar_sum_factory: Sums the scheme's scalars and the counts of the
+        measurements, as structures of float64.
+      seed: If `None`, clients toss truly random coins. With an integer the
+        coins are a function of this seed, of the round and of a fingerprint of
+        the client's own value and weight, since a client knows nothing else:
+        runs repeat exactly, but clients with the same value and weight, bit for
+        bit, toss the same coin in a round. Each still sends with probability
+        p_i, but together, so that the variance is larger than Eq. (6). Where
+        the clients have identities, give each its own seed, with
+        `create_with_coin_seeds`.
+
+    Raises:
+      TypeError: If an argument is not of its type.
+      ValueError: If `seed` does not fit into an int64.
+    """
+    if not isinstance(scheme, schemes.SamplingScheme):
+      raise TypeError(
+        'scheme must be a tff_ocs.schemes.SamplingScheme, such as'
+        f' ApproximateOptimalSampling(3), found {scheme!r}.'
+      )
+    self._scheme = scheme
+    self._value_sum_factory = _check_sum_factory(
+      'value_sum_factory', value_sum_factory
+    )
+    self._weight_sum_factory = _check_sum_factory(
+      'weight_sum_factory', weight_sum_factory
+    )
+    self._scalar_sum_factory = _check_sum_factory(
+      'scalar_sum_factory', scalar_sum_factory
+    )
+    self._seed = None if seed is None else _check_seed(seed)
+
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Creates the process with `next(state, value, weight)`.
+
+    Args:
+      value_type: The type of the values: floating point tensors of defined
+        shape, or a structure of them.
+      weight_type: The type of the weights: a numeric scalar.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError: If a type is not as described.
+      ValueError: If a tensor's shape is not fully defined.
+    """
+    if self._seed is None:
+      return self._create(value_type, weight_type, _build_random_coin())
+    return self._create(
+      value_type,
+      weight_type,
+      _build_fingerprint_coin(self._seed, value_type, weight_type),
+      counts_rounds=True,
+    )
+
+  def create_with_coin_seeds(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Creates the process with `next(state, value, weight, coin_seed)`.
+
+    The coin of a client is a function of its `coin_seed`, an int64 tensor of
+    shape [2] placed at `CLIENTS`, alone. Different seeds give independent
+    coins; schemes compared under the same seeds share the coins' randomness.
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError: If a type is not as described.
+      ValueError: If a tensor's shape is not fully defined.
+    """
+    return self._create(
+      value_type, weight_type, _seeded_coin, takes_coin_seeds=True
+    )
+
+  def _create(
+    self,
+    value_type,
+    weight_type,
+    coin,
+    *,
+    counts_rounds=False,
+    takes_coin_seeds=False,
+  ):
+    """Creates the process around `coin`, a computation that gives [0, 1).
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+      coin: A computation from (value, weight, round), from coin_seed or from
+        nothing to a float64.
+      counts_rounds: Whether `coin` takes (value, weight, round).
+      takes_coin_seeds: Whether `coin` takes a coin_seed.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+    """
+    value_type, weight_type = tff.to_type(value_type), tff.to_type(weight_type)
+    _check_value_type(value_type)
+    _check_weight_type(weight_type)
+    bits_per_update = communication.update_bits(value_type)
+    scheme = self._scheme.create(self._scalar_sum_factory)
+    value_sum = self._value_sum_factory.create(value_type)
+    weight_sum = self._weight_sum_factory.create(weight_type)
+    scalar_sum = self._scalar_sum_factory.create(_COUNTS_TYPE)
+
+    @tff.tensorflow.computation(value_type, weight_type)
+    def weighted_norm(value, weight):
+      return _weighted_norm(value, weight)
+
+    @tff.tensorflow.computation(weight_type)
+    def finite_weight(weight):
+      if not weight.dtype.is_floating:
+        return weight
+      return tf.where(tf.math.is_finite(weight), weight, tf.zeros_like(weight))
+
+    @tff.tensorflow.computation(value_type, weight_type, np.float32, np.float32,
+                                np.float64)  # fmt: skip
+    def toss(value, weight, norm, p, coin_value):
+      return _toss(value, weight, norm, p, coin_value)
+
+    @tff.tensorflow.computation(value_sum.next.type_signature.result.result
+                                .member,
+                                weight_type)  # fmt: skip
+    def divide(total, total_weight):
+      return tf.nest.map_structure(
+        lambda x: tf.math.divide_no_nan(x, tf.cast(total_weight, x.dtype)),
+        total,
+      )
+
+    scheme_type = scheme.next.type_signature.result.measurements.member
+
+    @tff.tensorflow.computation(scheme_type, _COUNTS_TYPE)
+    def summarize(of_scheme, counts):
+      # Quantised secure sums give counts that are not whole.
+      counts = tf.nest.map_structure(tf.round, counts) | {
+        'probability': counts['probability']
+      }
+      return collections.OrderedDict(
+        cohort_size=tf.cast(counts['clients'], tf.int32),
+        participants=tf.cast(counts['participants'], tf.int32),
+        expected_participants=tf.cast(counts['probability'], tf.float32),
+        num_iterations=of_scheme['num_iterations'],
+        non_finite_clients=tf.cast(counts['non_finite'], tf.int32),
+        uplink_bits=communication.uplink_bits(
+          participants=tf.cast(counts['participants'], tf.int64),
+          bits_per_update=bits_per_update,
+          cohort_size=tf.cast(counts['clients'], tf.int64),
+          scalars_per_client=tf.cast(of_scheme['scalars_per_client'], tf.int64),
+        ),
+      )
+
+    @tff.federated_computation
+    def init_fn():
+      state = collections.OrderedDict(
+        scheme=scheme.initialize(),
+        value_sum=value_sum.initialize(),
+        weight_sum=weight_sum.initialize(),
+        scalar_sum=scalar_sum.initialize(),
+      )
+      if counts_rounds:
+        state['round'] = tff.federated_value(np.int64(0), tff.SERVER)
+      return tff.federated_zip(state)
+
+    def next_body(state, value, weight, coin_seed):
+      norm = tff.federated_map(weighted_norm, (value, weight))
+      scheme_output = scheme.next(state['scheme'], norm)
+      if takes_coin_seeds:
+        coin_value = tff.federated_map(coin, coin_seed)
+      elif counts_rounds:
+        coin_value = tff.federated_map(
+          coin, (value, weight, tff.federated_broadcast(state['round']))
+        )
+      else:
+        coin_value = tff.federated_eval(coin, tff.CLIENTS)
+      sent, counts = tff.federated_map(
+        toss, (value, weight, norm, scheme_output.result, coin_value)
+      )
+      value_output = value_sum.next(state['value_sum'], sent)
+      weight_output = weight_sum.next(
+        state['weight_sum'], tff.federated_map(finite_weight, weight)
+      )
+      scalar_output = scalar_sum.next(state['scalar_sum'], counts)
+      mean = tff.federated_map(
+        divide, (value_output.result, weight_output.result)
+      )
+      new_state = collections.OrderedDict(
+        scheme=scheme_output.state,
+        value_sum=value_output.state,
+        weight_sum=weight_output.state,
+        scalar_sum=scalar_output.state,
+      )
+      if counts_rounds:
+        new_state['round'] = tff.federated_map(_add_one, state['round'])
+      summary = tff.federated_map(
+        summarize, (scheme_output.measurements, scalar_output.result)
+      )
+      measurements = collections.OrderedDict(
+        (name, summary[name]) for name in _SUMMARY_NAMES
+      )
+      measurements.update(
+        scheme=scheme_output.measurements['scalar_sum'],
+        value_sum=value_output.measurements,
+        weight_sum=weight_output.measurements,
+        scalar_sum=scalar_output.measurements,
+      )
+      return tff.templates.MeasuredProcessOutput(
+        tff.federated_zip(new_state), mean, tff.federated_zip(measurements)
+      )
+
+    state_type = init_fn.type_signature.result
+    values_type = tff.FederatedType(value_type, tff.CLIENTS)
+    weights_type = tff.FederatedType(weight_type, tff.CLIENTS)
+    if takes_coin_seeds:
+
+      @tff.federated_computation(
+        state_type,
+        values_type,
+        weights_type,
+        tff.FederatedType(COIN_SEED_TYPE, tff.CLIENTS),
+      )
+      def next_fn(state, value, weight, coin_seed):
+        return next_body(state, value, weight, coin_seed)
+
+    else:
+
+      @tff.federated_computation(state_type, values_type, weights_type)
+      def next_fn(state, value, weight):
+        return next_body(state, value, weight, None)
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+_COUNTS_TYPE = tff.to_type(
+  collections.OrderedDict(
+    clients=np.float64,
+    participants=np.float64,
+    probability=np.float64,
+    non_finite=np.float64,
+  )
+)
+
+_SUMMARY_NAMES = (
+  'cohort_size',
+  'participants',
+  'expected_participants',
+  'num_iterations',
+  'non_finite_clients',
+  'uplink_bits',
+)
+
+
+def _weighted_norm(value, weight):
+  """n_i ||U_i||_2 over all tensors, float32; not finite where U_i is not."""
+  # l2_loss is half the squared norm, without a temporary of the value's size.
+  half_squares = [
+    tf.cast(tf.nn.l2_loss(x), tf.float64) for x in tf.nest.flatten(value)
+  ]
+  norm = tf.sqrt(2.0 * tf.add_n(half_squares))
+  return tf.cast(tf.abs(tf.cast(weight, tf.float64)) * norm, tf.float32)
+
+
+def _toss(value, weight, norm, p, coin_value):
+  """A client's contribution to the sum, and its share of the counts."""
+  finite = tf.math.is_finite(norm)
+  sends = tf.logical_and(finite, coin_value < tf.cast(p, tf.float64))
+
+  def scaled():
+    scale = tf.cast(weight, tf.float64) / tf.cast(p, tf.float64)
+    return tf.nest.map_structure(lambda x: x * tf.cast(scale, x.dtype), value)
+
+  def zeros():
+    # Constants: a client that does not send costs no memory traffic. And by
+    # selection, since 0 x NaN is NaN.
+    return tf.nest.map_structure(
+      lambda x: tf.constant(0, x.dtype, shape=x.shape), value
+    )
+
+  counts = collections.OrderedDict(
+    clients=tf.constant(1.0, tf.float64),
+    participants=tf.cast(sends, tf.float64),
+    probability=tf.where(finite, tf.cast(p, tf.float64), 0.0),
+    non_finite=tf.cast(tf.logical_not(finite), tf.float64),
+  )
+  return tf.cond(sends, scaled, zeros), counts
+
+
+# The coins are float64: a float32 coin has 2^23 sides, and would send clients
+# with p_i = 1e-10 about a thousand times too often.
+
+
+def _build_random_coin():
+  @tff.tensorflow.computation
+  def random_coin():
+    return tf.random.uniform([], dtype=tf.float64)
+
+  return random_coin
+
+
+@tff.tensorflow.computation(COIN_SEED_TYPE)
+def _seeded_coin(coin_seed):
+  return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
+
+
+def _build_fingerprint_coin(seed, value_type, weight_type):
+  """A coin from the seed, the round and all bits of the value and weight."""
+
+  @tff.tensorflow.computation(value_type, weight_type, np.int64)
+  def fingerprint_coin(value, weight, round_num):
+    coin_seed = tf.stack([tf.constant(seed, tf.int64), round_num])
+    for tensor in tf.nest.flatten([value, weight]):
+      fingerprint = tf.strings.to_hash_bucket_fast(
+        tf.io.serialize_tensor(tensor), np.iinfo(np.int64).max
+      )
+      coin_seed = tf.random.experimental.stateless_fold_in(
+        coin_seed, fingerprint
+      )
+    return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
+
+  return fingerprint_coin
+
+
+@tff.tensorflow.computation(np.int64)
+def _add_one(round_num):
+  return round_num + 1
+
+
+def _check_sum_factory(name, factory):
+  if factory is None:
+    return tff.aggregators.SumFactory()
+  if not isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    raise TypeError(
+      f'{name} must be a tff.aggregators.UnweightedAggregationFactory, found'
+      f' {factory!r}.'
+    )
+  return factory
+
+
+def _check_seed(seed):
+  if isinstance(seed, (bool, np.bool_)) or not isinstance(
+    seed, numbers.Integral
+  ):
+    raise TypeError(
+      f'seed must be None or an integer, found {seed!r} of type'
+      f' {type(seed).__name__}.'
+    )
+  limits = np.iinfo(np.int64)
+  if not limits.min <= seed <= limits.max:
+    raise ValueError(f'seed must fit into 64 bits, found {seed!r}.')
+  return int(seed)
+
+
+def _check_value_type(value_type):
+  tensors = tff.structure.flatten(value_type)
+  if not tensors or not all(
+    isinstance(t, tff.TensorType) and np.issubdtype(t.dtype, np.floating)
+    for t in tensors
+  ):
+    raise TypeError(
+      'value_type must be a floating point tensor or a structure of them,'
+      f' found {value_type}.'
+    )
+
+
+def _check_weight_type(weight_type):
+  if not (
+    isinstance(weight_type, tff.TensorType)
+    and weight_type.shape is not None
+    and tuple(weight_type.shape) == ()
+    and np.issubdtype(weight_type.dtype, np.number)
+  ):
+    raise TypeError(
+      f'weight_type must be a numeric scalar, found {weight_type}.'
+    )

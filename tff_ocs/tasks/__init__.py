@@ -1,0 +1,1 @@
+"""What is trained: data, model and loss of one paper set-up each."""
