@@ -1,0 +1,1 @@
+"""The paper's figures, from the folders that runs leave behind."""

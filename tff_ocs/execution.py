@@ -11,21 +11,25 @@ open), and waits for ever for one that cannot start. Here
 *   the worker is set up for simulation, see `_worker_environment`.
 """
 
+import asyncio
 import contextlib
+import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import weakref
 
 import grpc
 import portpicker
 import tensorflow_federated as tff
 
 _START_TIMEOUT_SECONDS = 50.0
-_MAX_RESTARTS = 3
+_MAX_RETRIES = 3
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _CHANNEL_OPTIONS = (
   ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
@@ -35,6 +39,8 @@ _CHANNEL_OPTIONS = (
   ('grpc.initial_reconnect_backoff_ms', 100),
   ('grpc.min_reconnect_backoff_ms', 100),
   ('grpc.max_reconnect_backoff_ms', 1000),
+  # A proxy for the web, from the environment, does not know the worker.
+  ('grpc.enable_http_proxy', 0),
 )
 
 # Runs in the worker's process before the worker itself: asks the kernel for
@@ -58,7 +64,7 @@ def use_local_context(*, start_timeout: float = _START_TIMEOUT_SECONDS):
   """Runs TFF computations in a worker process of its own.
 
   The worker starts at the first computation. If it dies, the computation is
-  retried on a new one, at most three times in the life of the context.
+  retried on a new one, at most three times.
 
   Args:
     start_timeout: How long to wait for a worker to answer, in seconds.
@@ -68,7 +74,8 @@ def use_local_context(*, start_timeout: float = _START_TIMEOUT_SECONDS):
 
   Raises:
     ValueError: If `start_timeout` is not above 0.
-    WorkerError: By a computation whose worker cannot be started.
+    WorkerError: By a computation whose worker cannot be started, or dies each
+      time.
   """
   with _use_worker(
     _LocalWorker(start_timeout),
@@ -84,8 +91,8 @@ def use_remote_context(
   """Runs TFF computations in a worker that was started separately.
 
   The connection has neither encryption nor credentials: use it within a trusted
-  host or network, or through a tunnel. A lost connection is retried, at most
-  three times in the life of the context.
+  host or network, or through a tunnel. A computation that loses it is retried
+  over a new connection, at most three times.
 
   Args:
     address: The worker's 'host:port'.
@@ -97,7 +104,8 @@ def use_remote_context(
   Raises:
     ValueError: If `address` is not of the form 'host:port', or
       `connect_timeout` is not above 0.
-    WorkerError: By a computation, if the worker cannot be reached.
+    WorkerError: By a computation, if the worker cannot be reached, or is lost
+      each time.
   """
   with _use_worker(
     _RemoteWorker(address, connect_timeout),
@@ -122,7 +130,8 @@ def use_secure_test_context(*, start_timeout: float = _START_TIMEOUT_SECONDS):
 
   Raises:
     ValueError: If `start_timeout` is not above 0.
-    WorkerError: By a computation whose worker cannot be started.
+    WorkerError: By a computation whose worker cannot be started, or dies each
+      time.
   """
 
   def compile_insecurely(computation):
@@ -138,16 +147,8 @@ def use_secure_test_context(*, start_timeout: float = _START_TIMEOUT_SECONDS):
 @contextlib.contextmanager
 def _use_worker(worker, compiler_fn):
   """Installs a context whose executors all talk to `worker`."""
-
-  def create_executor(cardinalities):
-    cardinalities = dict(cardinalities)
-    cardinalities.setdefault(tff.CLIENTS, 0)
-    executor = tff.framework.RemoteExecutor(worker.connect())
-    executor.set_cardinalities(cardinalities)
-    return executor
-
-  context = tff.framework.SyncExecutionContext(
-    executor_fn=tff.framework.ResourceManagingExecutorFactory(create_executor),
+  context = _Context(
+    executor_fn=_ExecutorFactory(worker),
     compiler_fn=compiler_fn,
     transform_args=tff.tensorflow.transform_args,
     transform_result=tff.tensorflow.transform_result,
@@ -156,7 +157,85 @@ def _use_worker(worker, compiler_fn):
     with tff.framework.get_context_stack().install(context):
       yield context
   finally:
-    worker.close()
+    # A forked process has a copy of the context, but its worker is not the
+    # copy's to end.
+    if not context.is_copy():
+      worker.close()
+      context.close()
+
+
+class _Context(tff.framework.SyncExecutionContext):
+  """TFF's context, with an end."""
+
+  def __init__(self, *args, **kwargs):
+    super().__init__(*args, **kwargs)
+    self._pid = os.getpid()
+
+  def is_copy(self) -> bool:
+    """Whether this process was forked from the one that made the context."""
+    return os.getpid() != self._pid
+
+  def invoke(self, comp, arg):
+    # Would wait for ever: a forked process has none of its parent's threads.
+    if self.is_copy():
+      raise WorkerError(
+        'A TFF context does not work in a process forked from its own; enter'
+        ' one in each process.'
+      )
+    return super().invoke(comp, arg)
+
+  def close(self):
+    """Ends the thread and closes the files that TFF's class would leak."""
+    runner = self._async_runner
+    loop, thread = runner._event_loop, runner._thread
+    loop.call_soon_threadsafe(loop.stop)
+    # Python code cannot be interrupted: after Ctrl-C, rather leak than wait.
+    thread.join(1)
+    if not thread.is_alive():
+      loop.close()
+      runner._finalizer = lambda *_: None
+
+
+class _ExecutorFactory(tff.framework.ExecutorFactory):
+  """Makes executors in one worker, and limits the retries of a computation.
+
+  TFF retries without end what may have been the end of the worker, and keeps
+  the executors of a worker that is gone.
+  """
+
+  def __init__(self, worker):
+    self._worker = worker
+    self._stub = None
+    self._executors = None
+    # A computation, with all its retries, is one task in TFF's event loop.
+    self._num_failures = weakref.WeakKeyDictionary()
+
+  def create_executor(self, cardinalities):
+    num_failures = self._num_failures.get(asyncio.current_task(), 0)
+    if num_failures > _MAX_RETRIES:
+      raise WorkerError(
+        f'The TFF worker was lost {num_failures} times in one computation.'
+        f' {self._worker.describe_loss()}'
+      )
+    stub = self._worker.connect(is_retry=num_failures > 0)
+    if stub is not self._stub:
+      self._stub = stub
+      self._executors = tff.framework.ResourceManagingExecutorFactory(
+        functools.partial(_create_executor, stub)
+      )
+    return self._executors.create_executor(cardinalities)
+
+  def clean_up_executor(self, cardinalities):
+    task = asyncio.current_task()
+    self._num_failures[task] = self._num_failures.get(task, 0) + 1
+    if self._executors is not None:
+      self._executors.clean_up_executor(cardinalities)
+
+
+def _create_executor(stub, cardinalities):
+  executor = tff.framework.RemoteExecutor(stub)
+  executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+  return executor
 
 
 class _LocalWorker:
@@ -165,30 +244,44 @@ class _LocalWorker:
   def __init__(self, start_timeout):
     self._start_timeout = _check_timeout('start_timeout', start_timeout)
     self._lock = threading.Lock()
-    self._num_starts = 0
+    self._is_closed = False
     self._process = None
     self._channel = None
     self._stub = None
     self._log = None
 
-  def connect(self) -> tff.framework.RemoteExecutorGrpcStub:
+  def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorGrpcStub:
     """Returns a stub for a live worker; starts one if there is none."""
     with self._lock:
-      if self._process is not None and self._process.poll() is None:
-        return self._stub
-      if self._num_starts > _MAX_RESTARTS:
-        raise WorkerError(
-          f'The TFF worker process died {self._num_starts} times, the last'
-          f' time {self._describe_end()}'
-        )
+      _check_not_closed(self._is_closed)
+      if self._process is not None:
+        if is_retry:
+          self._wait_briefly()
+        if self._process.poll() is None:
+          return self._stub
       self._stop()
-      self._num_starts += 1
       self._start()
       return self._stub
 
+  def describe_loss(self) -> str:
+    """Tells what is known about a worker that just failed."""
+    with self._lock:
+      if self._process is None:
+        return 'It could not be started again.'
+      self._wait_briefly()
+      if self._process.poll() is None:
+        return f'Its process still runs.{self._read_log()}'
+      return f'The last one ended {self._describe_end()}'
+
   def close(self):
+    self._is_closed = True  # Ends a start that another thread waits for.
     with self._lock:
       self._stop()
+
+  def _wait_briefly(self):
+    """Lets a process end, which can be seen later than its connection's end."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(1)
 
   def _start(self):
     binary = _worker_binary()
@@ -202,7 +295,8 @@ class _LocalWorker:
     self._process = _start_process_of_own_thread(
       [
         sys.executable,
-        '-S',
+        # Nothing from the working directory or the environment.
+        '-IS',
         '-c',
         _LAUNCHER,
         str(os.getpid()),
@@ -219,18 +313,25 @@ class _LocalWorker:
     # Not 'localhost', which may resolve to an address not listened on.
     self._channel = grpc.insecure_channel(f'127.0.0.1:{port}', _CHANNEL_OPTIONS)
     self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+    try:
+      self._wait_until_ready()
+    except BaseException:
+      self._stop()
+      raise
+
+  def _wait_until_ready(self):
     deadline = time.monotonic() + self._start_timeout
     while not self._stub.is_ready:
+      _check_not_closed(self._is_closed)
       if self._process.poll() is not None:
-        end = self._describe_end()
-        self._stop()
-        raise WorkerError(f'The TFF worker process could not start: {end}')
+        raise WorkerError(
+          'The TFF worker process could not start: it ended'
+          f' {self._describe_end()}'
+        )
       if time.monotonic() > deadline:
-        output = self._read_log()
-        self._stop()
         raise WorkerError(
           'The TFF worker process did not answer within'
-          f' {self._start_timeout:g} s.{output}'
+          f' {self._start_timeout:g} s.{self._read_log()}'
         )
       time.sleep(0.01)
 
@@ -261,42 +362,63 @@ class _RemoteWorker:
   """A worker that somebody else started."""
 
   def __init__(self, address, connect_timeout):
-    host, separator, port = str(address).rpartition(':')
-    if not (separator and host and port.isdigit() and int(port) < 2**16):
+    match = re.fullmatch(
+      r'([^\s/:\[\]]+|\[[^\s/\[\]]+\]):([0-9]{1,5})', str(address)
+    )
+    if not (match and 0 < int(match.group(2)) < 2**16):
       raise ValueError(
-        "address must be of the form 'host:port', such as '127.0.0.1:8000',"
-        f' found {address!r}.'
+        "address must be of the form 'host:port', such as '127.0.0.1:8000' or"
+        f" '[::1]:8000', with a port from 1 to 65535, found {address!r}."
       )
     self._address = address
     self._connect_timeout = _check_timeout('connect_timeout', connect_timeout)
-    self._num_connects = 0
+    self._lock = threading.Lock()
+    self._is_closed = False
     self._channel = None
+    self._stub = None
 
-  def connect(self) -> tff.framework.RemoteExecutorGrpcStub:
-    """Returns a stub over a new connection."""
-    if self._num_connects > _MAX_RESTARTS:
-      raise WorkerError(
-        f'The connection to the TFF worker at {self._address} was lost'
-        f' {self._num_connects} times.'
-      )
-    self.close()
-    self._num_connects += 1
+  def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorGrpcStub:
+    """Returns a stub over a live connection."""
+    with self._lock:
+      _check_not_closed(self._is_closed)
+      if self._stub is None or is_retry:
+        self._stop()
+        self._start()
+      return self._stub
+
+  def describe_loss(self) -> str:
+    """Tells what is known about a worker that just failed."""
+    return f'It is at {self._address}, and somebody else looks after it.'
+
+  def close(self):
+    self._is_closed = True  # Ends a start that another thread waits for.
+    with self._lock:
+      self._stop()
+
+  def _start(self):
     self._channel = grpc.insecure_channel(self._address, _CHANNEL_OPTIONS)
-    stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+    self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+    try:
+      self._wait_until_ready()
+    except BaseException:
+      self._stop()
+      raise
+
+  def _wait_until_ready(self):
     deadline = time.monotonic() + self._connect_timeout
-    while not stub.is_ready:
+    while not self._stub.is_ready:
+      _check_not_closed(self._is_closed)
       if time.monotonic() > deadline:
         raise WorkerError(
           f'No TFF worker answers at {self._address} within'
           f' {self._connect_timeout:g} s; is one running there?'
         )
       time.sleep(0.01)
-    return stub
 
-  def close(self):
+  def _stop(self):
     if self._channel is not None:
       self._channel.close()
-      self._channel = None
+      self._channel = self._stub = None
 
 
 def _worker_binary() -> pathlib.Path:
@@ -339,7 +461,7 @@ def _start_process_of_own_thread(command, **kwargs) -> subprocess.Popen:
   def run():
     try:
       result['process'] = subprocess.Popen(command, **kwargs)
-    except OSError as error:
+    except Exception as error:
       result['error'] = error
     started.set()
     if 'process' in result:
@@ -350,6 +472,19 @@ def _start_process_of_own_thread(command, **kwargs) -> subprocess.Popen:
   if 'error' in result:
     raise WorkerError(f'Could not start a process: {result["error"]}')
   return result['process']
+
+
+def threads_per_client() -> int:
+  """The threads that the local worker trains one client with.
+
+  Results depend on their number, bit for bit.
+  """
+  return int(_worker_environment()['TF_NUM_INTRAOP_THREADS'])
+
+
+def _check_not_closed(is_closed):
+  if is_closed:
+    raise WorkerError('The context of this TFF computation was left.')
 
 
 def _check_timeout(name, seconds) -> float:

@@ -189,7 +189,7 @@ def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
     TypeError: If an argument is not a number of its kind.
     ValueError: If an argument is out of range.
   """
-  norms = _check_norms(norms)
+  norms = _scaled_to_one(_check_norms(norms))
   threshold = sampling_threshold(norms, expected_clients)
   if threshold == 0:
     return (norms > 0).astype(np.float64)
@@ -225,10 +225,10 @@ def approximate_probabilities(
   num_clients = norms.size
   scaled = _scaled_to_one(norms)
   total = scaled.sum()
-  if total == 0:
-    p = np.zeros(num_clients)
-  elif expected_clients >= num_clients:
+  if expected_clients >= num_clients:
     return ApproximateProbabilities((scaled > 0).astype(np.float64), 0)
+  elif total == 0:
+    p = np.zeros(num_clients)
   else:
     p = np.minimum(expected_clients * (scaled / total), 1.0)
   # A sum of n float64 terms is known up to n roundings.
@@ -240,7 +240,9 @@ def approximate_probabilities(
     rescalable = p[unsure].sum()
     if rescalable == 0:
       break
-    factor = (expected_clients - num_clients + unsure.sum()) / rescalable
+    # m - n + I, with the integers first: m - n alone is rounded, and m may be
+    # far below n.
+    factor = (expected_clients - (num_clients - unsure.sum())) / rescalable
     if factor <= 1 + tolerance:
       break
     p[unsure] = np.minimum(factor * p[unsure], 1.0)
@@ -278,7 +280,8 @@ def sampling_variance(norms, probabilities) -> float:
   norms, probabilities = norms[sends], probabilities[sends]
   with np.errstate(divide='ignore'):
     odds_against = (1 - probabilities) / probabilities
-  return float(np.sum(odds_against * norms**2))
+  # Not times norms**2, which may overflow: 0 x inf is NaN.
+  return float(np.sum(odds_against * norms * norms))
 
 
 def improvement_factor(norms, expected_clients: float) -> float:

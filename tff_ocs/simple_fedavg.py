@@ -220,13 +220,18 @@ def _build_process(
     scalar_sum_factory = tff.aggregators.SumFactory()
 
   initial_weights = tff.learning.models.ModelWeights(*model.initial_weights)
-  weights_type = tff.types.infer_unplaced_type(initial_weights)
+
+  @tff.tensorflow.computation
+  def initialize_weights():
+    return tf.nest.map_structure(tf.constant, initial_weights)
+
+  weights_type = initialize_weights.type_signature.result
   update_type = weights_type.trainable
   weight_type = tff.TensorType(np.float32)
   x_spec, y_spec = model.input_spec
-  client_type = tff.to_type(
+  client_type = tff.types.tensorflow_to_type(
     collections.OrderedDict(
-      x=x_spec, y=y_spec, seed=aggregator_lib.COIN_SEED_TYPE
+      x=x_spec, y=y_spec, seed=tf.TensorSpec([2], tf.int64)
     )
   )
   takes_coin_seeds = isinstance(sampling, aggregator_lib.ClientSamplingFactory)
@@ -240,10 +245,6 @@ def _build_process(
     )
   )
   loss_sum = scalar_sum_factory.create(loss_type)
-
-  @tff.tensorflow.computation
-  def initialize_weights():
-    return tf.nest.map_structure(tf.constant, initial_weights)
 
   @tff.tensorflow.computation(weights_type, client_type)
   def client_update(weights, client):

@@ -1,0 +1,257 @@
+"""What the experiment binaries share: common flags, and a run from them."""
+
+import os
+import sys
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+from absl import logging
+
+import tff_ocs
+from experiments import run_folder
+from experiments import training
+from tff_ocs import execution
+from tff_ocs.tasks import client_data
+from tff_ocs.tasks import task as task_lib
+
+SAMPLING = flags.DEFINE_enum(
+  'sampling',
+  'aocs',
+  ['full', 'uniform', 'ocs', 'aocs'],
+  'Who sends its update: all clients of the cohort (full); each with the same'
+  ' probability m / n (uniform); by optimal client sampling, with probabilities'
+  ' from the norms of the updates, exactly (ocs) or from sums only (aocs).',
+)
+CLIENTS_PER_ROUND = flags.DEFINE_integer(
+  'clients_per_round',
+  32,
+  'n, the size of the cohort: how many clients of the pool are drawn in each'
+  ' round and compute an update.',
+  lower_bound=1,
+)
+EXPECTED_CLIENTS = flags.DEFINE_float(
+  'expected_clients',
+  3,
+  'm, the expected number of participants: how many of the n clients of the'
+  ' cohort send their update, on average (not used by --sampling=full).',
+)
+MAX_ITERATIONS = flags.DEFINE_integer(
+  'max_iterations',
+  4,
+  'j_max, the limit to the recalibrations of --sampling=aocs.',
+  lower_bound=0,
+)
+TOTAL_ROUNDS = flags.DEFINE_integer(
+  'total_rounds', 151, 'The number of rounds.', lower_bound=1
+)
+ROUNDS_PER_EVAL = flags.DEFINE_integer(
+  'rounds_per_eval',
+  5,
+  'The validation set is evaluated after each round whose number, from 0, is'
+  ' divisible by this, and after the last.',
+  lower_bound=1,
+)
+BATCH_SIZE = flags.DEFINE_integer(
+  'batch_size', 20, "The examples in a batch of a client's SGD.", lower_bound=1
+)
+CLIENT_EPOCHS = flags.DEFINE_integer(
+  'client_epochs',
+  1,
+  'How often a client walks over its examples in a round.',
+  lower_bound=1,
+)
+CLIENT_LEARNING_RATE = flags.DEFINE_float(
+  'client_learning_rate',
+  None,
+  "The clients' step size eta_l. If not given, the paper's for the sampling and"
+  ' the data is used.',
+)
+SERVER_LEARNING_RATE = flags.DEFINE_float(
+  'server_learning_rate', 1.0, "The server's step size eta_g."
+)
+SEED = flags.DEFINE_integer(
+  'seed',
+  0,
+  'Decides the initial weights, the cohorts, the shuffles and the coins, the'
+  ' same for all --sampling.',
+  lower_bound=0,
+  upper_bound=2**32 - 1,
+)
+CACHE_DIR = flags.DEFINE_string(
+  'cache_dir',
+  None,
+  'For --data_source=tff: the folder of the data set files. What is not there'
+  ' is downloaded to there. If not given, ~/.tff.',
+)
+DATA_NAME = flags.DEFINE_string(
+  'data_name',
+  None,
+  'For --data_source=tff: what the file in --cache_dir really holds, if it is'
+  ' a stand-in; for the results and captions.',
+)
+OUTPUT_DIR = flags.DEFINE_string(
+  'output_dir', 'runs', "The folder in which the run's own folder is made."
+)
+RUN_NAME = flags.DEFINE_string(
+  'run_name',
+  None,
+  "The name of the run's folder. If not given, it is made of the data, the"
+  ' sampling, n, m and the seed.',
+)
+OVERWRITE = flags.DEFINE_bool(
+  'overwrite', False, 'Replace the results of a former run of the same name.'
+)
+
+
+def _define_validators():
+  for name in (
+    'expected_clients',
+    'client_learning_rate',
+    'server_learning_rate',
+  ):
+    flags.register_validator(
+      name,
+      lambda value: value is None or 0 < value < float('inf'),
+      message='must be a finite number above 0',
+    )
+
+
+_define_validators()
+
+
+class SettingError(ValueError):
+  """Raised if flags do not go with each other or with the data."""
+
+
+def build_scheme() -> tff_ocs.schemes.SamplingScheme:
+  """The sampling scheme that the flags ask for."""
+  m = EXPECTED_CLIENTS.value
+  if SAMPLING.value == 'full':
+    return tff_ocs.FullParticipation()
+  if SAMPLING.value == 'uniform':
+    return tff_ocs.UniformSampling(m)
+  if SAMPLING.value == 'ocs':
+    return tff_ocs.OptimalSampling(m)
+  return tff_ocs.ApproximateOptimalSampling(m, MAX_ITERATIONS.value)
+
+
+def run(
+  *,
+  load_task: Callable[[], task_lib.Task],
+  data: str,
+  client_learning_rate: float,
+  own_flags: str,
+) -> None:
+  """Runs the experiment that the flags describe.
+
+  What is wrong with the settings, the data, the folder or the worker ends the
+  program with one line that says so.
+
+  Args:
+    load_task: Loads the task.
+    data: What the run's folder is called by, in front of the sampling.
+    client_learning_rate: The paper's step size, where the flag is not given.
+    own_flags: The name of the binary's module, whose flags are recorded too.
+  """
+  try:
+    folder = run_folder.RunFolder(
+      os.path.join(OUTPUT_DIR.value, RUN_NAME.value or _run_name(data)),
+      overwrite=OVERWRITE.value,
+    )
+    with folder.log():
+      _run(folder, load_task, client_learning_rate, own_flags)
+  except (
+    ImportError,
+    OSError,
+    client_data.DataError,
+    execution.WorkerError,
+    SettingError,
+  ) as error:
+    sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit(f'interrupted; the finished rounds are in {folder.path}')
+
+
+def _run(folder, load_task, default_learning_rate, own_flags):
+  learning_rate = CLIENT_LEARNING_RATE.value
+  if learning_rate is None:
+    learning_rate = default_learning_rate
+    source = "the paper's for this sampling and data"
+  else:
+    source = 'as given'
+  _tell(f'Client step size: {learning_rate:g}, {source}')
+  task = load_task()
+  _tell(f'Data: {task.data_name}')
+  try:
+    training.check_cohort(task, CLIENTS_PER_ROUND.value)
+  except ValueError as error:
+    raise SettingError(error) from error
+  process = tff_ocs.build_federated_averaging_process(
+    task.model,
+    build_scheme(),
+    client_learning_rate=learning_rate,
+    server_learning_rate=SERVER_LEARNING_RATE.value,
+    client_epochs=CLIENT_EPOCHS.value,
+    batch_size=BATCH_SIZE.value,
+  )
+  folder.start(
+    {
+      **_values_of_flags(own_flags),
+      'client_learning_rate': learning_rate,
+      **task.describe(),
+    }
+  )
+  _tell(f'Results: {folder.path}')
+  with execution.use_local_context():
+    training.train(
+      task=task,
+      process=process,
+      clients_per_round=CLIENTS_PER_ROUND.value,
+      total_rounds=TOTAL_ROUNDS.value,
+      rounds_per_eval=ROUNDS_PER_EVAL.value,
+      seed=SEED.value,
+      folder=folder,
+      name=SAMPLING.value,
+    )
+
+
+def _tell(message: str) -> None:
+  """Says it on the console and in the log."""
+  print(message, file=sys.stderr)
+  logging.info(message)
+
+
+def check_goes_with_tff(data_source: str, values: Mapping[str, Any]) -> None:
+  """Ends the program if a flag does not go with the data source.
+
+  Args:
+    data_source: The value of --data_source.
+    values: Names and values of flags that only --data_source=tff uses.
+  """
+  given = [name for name, value in values.items() if value is not None]
+  if given and data_source != 'tff':
+    sys.exit(
+      f'error: --{given[0]}={values[given[0]]} goes with --data_source=tff'
+      f' only, found --data_source={data_source}.'
+    )
+
+
+def _run_name(data: str) -> str:
+  m = '' if SAMPLING.value == 'full' else f'_m{EXPECTED_CLIENTS.value:g}'
+  return (
+    f'{data}_{SAMPLING.value}_n{CLIENTS_PER_ROUND.value}{m}_seed{SEED.value}'
+  )
+
+
+def _values_of_flags(own_flags: str) -> dict[str, Any]:
+  """The values of the binary's own and the common flags, for `config.json`."""
+  by_module = flags.FLAGS.flags_by_module_dict()
+  # The main module's flags are listed under the name of its program.
+  modules = {own_flags, sys.argv[0], __name__}
+  return {
+    flag.name: flag.value
+    for module in sorted(modules & set(by_module))
+    for flag in by_module[module]
+  }

@@ -1,0 +1,218 @@
+"""The folder that a run leaves behind.
+
+It holds
+
+*   `config.json`: every setting, what the data is, the versions of the packages
+    and of this code, and the threads, on which results depend bit for bit;
+*   `metrics.csv`: one line a round, see `METRICS`;
+*   `weights.npz`: the final weights;
+*   `events/`: the metrics for TensorBoard;
+*   `log.txt`.
+"""
+
+import asyncio
+import collections
+import contextlib
+import importlib.metadata
+import json
+import logging as python_logging
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from logging import handlers
+from typing import Any
+from typing import Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import logging
+
+from tff_ocs import execution
+
+METRICS = {
+  'training_loss': "mean loss along the clients' SGD paths, whole cohort",
+  'participants': 'clients that sent their update',
+  'expected_participants': 'the sum of the probabilities',
+  'num_iterations': 'executed iterations of AOCS',
+  'non_finite_clients': 'clients with a NaN or infinite update, never sent',
+  'cohort_examples': 'examples of the cohort',
+  'uplink_bits': 'bits that the clients sent in the round',
+  'cumulative_uplink_bits': 'bits sent up to and including the round',
+  'seconds': 'duration of the round, without evaluation',
+  'validation_accuracy': 'after the round; empty where not evaluated',
+  'validation_loss': 'likewise',
+}
+
+
+class RunFolder:
+  """Where one run writes its results."""
+
+  def __init__(self, path: Union[str, os.PathLike], *, overwrite: bool = False):
+    """Checks that the folder can be used; changes nothing in it.
+
+    Args:
+      path: The folder; it need not exist.
+      overwrite: Whether the results of a former run there may be replaced.
+
+    Raises:
+      FileExistsError: If there are files that may not be replaced.
+      OSError: If the folder cannot be made or written to.
+    """
+    self.path = pathlib.Path(path)
+    if self.path.exists() and any(self.path.iterdir()):
+      if not overwrite:
+        raise FileExistsError(
+          f'{self.path} already holds results. Use --overwrite to replace them,'
+          ' or another --output_dir or --run_name.'
+        )
+      if not (self.path / 'config.json').exists():
+        raise FileExistsError(
+          f'{self.path} holds files, but none of a run (no config.json): they'
+          ' are not replaced, even with --overwrite.'
+        )
+    existing = self.path
+    while not existing.exists():
+      existing = existing.parent
+    if not existing.is_dir():
+      raise NotADirectoryError(f'{existing} is not a folder.')
+    if not os.access(existing, os.W_OK | os.X_OK):
+      raise PermissionError(f'{existing} cannot be written to.')
+
+  def start(self, config: Mapping[str, Any]) -> None:
+    """Removes the former run's results and writes `config.json`.
+
+    Args:
+      config: The settings; the environment is added.
+
+    Raises:
+      OSError: If the folder cannot be written to.
+    """
+    if self.path.exists():
+      shutil.rmtree(self.path)
+    self.path.mkdir(parents=True)
+    config = {**config, 'environment': _describe_environment()}
+    partial = self.path / 'config.json.partial'
+    partial.write_text(json.dumps(config, indent=2) + '\n')
+    partial.replace(self.path / 'config.json')
+    self._csv_manager = tff.program.CSVFileReleaseManager(
+      self.path / 'metrics.csv',
+      # Written whole and renamed in each round: there is never half a line.
+      save_mode=tff.program.CSVSaveMode.WRITE,
+      key_fieldname='round',
+    )
+    self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
+      self.path / 'events'
+    )
+
+  def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
+    """Adds a round to `metrics.csv` and to the events.
+
+    Args:
+      metrics: Values by name, of `METRICS`.
+      round_num: The number of the round.
+
+    Raises:
+      OSError: If the folder cannot be written to.
+    """
+    metrics = collections.OrderedDict(metrics)
+    asyncio.run(self._csv_manager.release(metrics, round_num))
+    asyncio.run(self._tensorboard_manager.release(metrics, round_num))
+
+  def write_weights(self, weights: tff.learning.models.ModelWeights) -> None:
+    """Writes `weights.npz`, with the weights in the model's order.
+
+    Args:
+      weights: The final weights.
+
+    Raises:
+      OSError: If the folder cannot be written to.
+    """
+    arrays = tf.nest.flatten((weights.trainable, weights.non_trainable))
+    partial = self.path / 'weights.partial.npz'
+    np.savez(partial, *[np.asarray(array) for array in arrays])
+    partial.replace(self.path / 'weights.npz')
+
+  @contextlib.contextmanager
+  def log(self):
+    """Sends what is logged, from INFO on, to `log.txt` once there is a folder.
+
+    Meanwhile the console, which belongs to the progress bar, shows warnings and
+    errors only. If the folder is never started, nothing is written.
+    """
+    handler = _LateFileHandler(self.path / 'log.txt')
+    logger, console = logging.get_absl_logger(), logging.get_absl_handler()
+    levels = logger.level, console.level
+    logger.addHandler(handler)
+    logger.setLevel(python_logging.INFO)
+    console.setLevel(python_logging.WARNING)
+    try:
+      yield
+    except BaseException as error:
+      logging.info('The run ended early: %r', error)
+      raise
+    finally:
+      logger.removeHandler(handler)
+      logger.setLevel(levels[0])
+      console.setLevel(levels[1])
+      handler.close()
+
+
+class _LateFileHandler(handlers.MemoryHandler):
+  """Keeps records in memory until the folder of its file exists."""
+
+  def __init__(self, path):
+    super().__init__(capacity=1)
+    self._path = path
+
+  def shouldFlush(self, record):  # noqa: N802, the base class' name.
+    del record
+    if self.target is None and (self._path.parent / 'config.json').exists():
+      target = python_logging.FileHandler(self._path)
+      target.setFormatter(
+        python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
+      )
+      self.setTarget(target)
+    return self.target is not None
+
+  def close(self):
+    target = self.target
+    super().close()
+    if target is not None:
+      target.close()
+
+
+def _describe_environment() -> dict[str, Any]:
+  packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'jax')
+  return {
+    'git_commit': _git_commit(),
+    'python': platform.python_version(),
+    'packages': {p: importlib.metadata.version(p) for p in packages},
+    'machine': platform.machine(),
+    'cpus': len(os.sched_getaffinity(0)),
+    'threads_per_client': execution.threads_per_client(),
+  }
+
+
+def _git_commit() -> str:
+  """The commit of this code, with '+changes' where files differ from it."""
+
+  def git(*arguments):
+    return subprocess.run(
+      ['git', *arguments],
+      cwd=pathlib.Path(__file__).parent,
+      capture_output=True,
+      text=True,
+    )
+
+  try:
+    commit = git('rev-parse', 'HEAD')
+    changes = git('status', '--porcelain', '--untracked-files=no')
+  except OSError:  # There is no git.
+    return 'unknown'
+  if commit.returncode:
+    return 'unknown'
+  return commit.stdout.strip() + ('+changes' if changes.stdout.strip() else '')

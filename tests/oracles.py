@@ -1,0 +1,144 @@
+"""What the library is compared with, derived independently of it.
+
+Probabilities come in exact rational arithmetic; bounds for statistics come from
+exact distributions or inequalities, for one stated rate of false alarms.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from scipy import stats
+
+# How often one statistical check fails although the library is right: a bound,
+# not an estimate. The test files make fewer than 100 such checks in all, so
+# that a whole run raises a false alarm less than once in 10^6 runs.
+FALSE_ALARM_RATE = 1e-8
+
+
+def optimal_probabilities(norms, expected_clients):
+  """Minimises the sampling variance (6), from its KKT conditions.
+
+  These say p_i = min(u_i / s, 1), with one s for all and sum p_i = m. So the
+  clients with p_i = 1 are the largest: make them sure from the largest down,
+  until m minus their number can be shared among the others in proportion.
+
+  Args:
+    norms: Floats or integers u_i >= 0.
+    expected_clients: The number m > 0, taken exactly as given.
+
+  Returns:
+    A list of fractions.
+  """
+  norms = [Fraction(u) for u in norms]
+  left = Fraction(expected_clients)
+  rest = sum(norms)
+  order = sorted(range(len(norms)), key=lambda i: -norms[i])
+  p = [Fraction(0)] * len(norms)
+  for position, i in enumerate(order):
+    if norms[i] == 0:
+      break
+    if left * norms[i] < rest:
+      for j in order[position:]:
+        p[j] = left * norms[j] / rest
+      break
+    p[i] = Fraction(1)
+    left -= 1
+    rest -= norms[i]
+  return p
+
+
+def approximate_probabilities(norms, expected_clients, max_iterations):
+  """Algorithm 2 to the letter, except that it also ends where P is 0.
+
+  Args:
+    norms: Floats or integers u_i >= 0, not all 0.
+    expected_clients: The number m > 0, taken exactly as given.
+    max_iterations: The limit j_max.
+
+  Returns:
+    The probabilities as a list of fractions, and a list with the factor C of
+    each executed iteration (`None` where P is 0).
+  """
+  norms = [Fraction(u) for u in norms]
+  m, n = Fraction(expected_clients), len(norms)
+  scale = m / sum(norms)  # p_i is scale * u_i, while below 1.
+  factors = []
+  for _ in range(max_iterations):
+    unsure = [u for u in norms if scale * u < 1]
+    if sum(unsure) == 0:
+      factors.append(None)
+      break
+    factors.append((m - n + len(unsure)) / (scale * sum(unsure)))
+    scale *= factors[-1]
+    if factors[-1] <= 1:
+      break
+  return [min(scale * u, Fraction(1)) for u in norms], factors
+
+
+def literal_float32_algorithm_2(norms, expected_clients, max_iterations):
+  """Algorithm 2 as a literal port to float32, with its rounding faults.
+
+  Returns:
+    The probabilities and the list of factors C.
+  """
+  f = np.float32
+  norms = np.asarray(norms, f)
+  with np.errstate(all='ignore'):
+    p = np.minimum(f(expected_clients) * norms / np.sum(norms), f(1))
+    factors = []
+    for _ in range(max_iterations):
+      # As in the authors' code all p_i are rescaled, not only those below 1.
+      unsure = p < 1
+      factor = f(expected_clients - norms.size + np.sum(unsure)) / np.sum(
+        p[unsure], dtype=f
+      )
+      factors.append(factor)
+      p = np.minimum(factor * p, f(1))
+      if factor <= 1:
+        break
+  return p, factors
+
+
+def count_bounds(probabilities):
+  """Bounds for the number of successes of independent, unequal coins.
+
+  From the exact (Poisson binomial) distribution.
+
+  Args:
+    probabilities: The success probability of each coin.
+
+  Returns:
+    `(low, high)`: the number is outside [low, high] with a probability of at
+    most `FALSE_ALARM_RATE`.
+  """
+  values, repeats = np.unique(probabilities, return_counts=True)
+  distribution = np.ones(1)
+  for p, n in zip(values, repeats):
+    distribution = np.convolve(
+      distribution, stats.binom.pmf(np.arange(n + 1), n, p)
+    )
+  below = np.cumsum(distribution)
+  above = np.cumsum(distribution[::-1])[::-1]
+  low = np.flatnonzero(below > FALSE_ALARM_RATE / 2)[0]
+  high = np.flatnonzero(above > FALSE_ALARM_RATE / 2)[-1]
+  return low, high
+
+
+def mean_bound(variance, largest, num_samples):
+  """Bernstein's inequality for the mean of independent variables.
+
+  Args:
+    variance: Of one variable.
+    largest: An upper bound of |variable - expectation|.
+    num_samples: The number of variables.
+
+  Returns:
+    A bound that |mean - expectation| exceeds with a probability of at most
+    `FALSE_ALARM_RATE`.
+  """
+  log = math.log(2 / FALSE_ALARM_RATE)
+  third = largest * log / 3
+  return (
+    third + math.sqrt(third**2 + 2 * num_samples * variance * log)
+  ) / num_samples

