@@ -8,6 +8,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import tensorflow_federated as tff
 from scipy import stats
 
 # How often one statistical check fails although the library is right: a bound,
@@ -142,3 +143,46 @@ def mean_bound(variance, largest, num_samples):
   return (
     third + math.sqrt(third**2 + 2 * num_samples * variance * log)
   ) / num_samples
+
+
+def uplink(comp):
+  """What a computation carries from the clients to the server.
+
+  Args:
+    comp: A `tff.Computation`.
+
+  Returns:
+    A list with one pair for each intrinsic that takes values placed at clients
+    and gives a result placed at the server: its name and the type of what each
+    client contributes.
+  """
+  found = []
+
+  def visit(block):
+    if isinstance(block, tff.framework.Call) and isinstance(
+      block.function, tff.framework.Intrinsic
+    ):
+      signature = block.function.type_signature
+      if _has_placement(signature.parameter, tff.CLIENTS) and _has_placement(
+        signature.result, tff.SERVER
+      ):
+        value = signature.parameter
+        if isinstance(value, tff.StructType):
+          value = value[0]
+        found.append((block.function.uri, value.member))
+    return block, False
+
+  # In this form nothing hides behind references and lambdas.
+  tff.framework.transform_postorder(
+    tff.framework.to_call_dominant(comp.to_building_block()), visit
+  )
+  return found
+
+
+def _has_placement(type_spec, placement):
+  if isinstance(type_spec, tff.FederatedType):
+    return type_spec.placement is placement
+  return isinstance(type_spec, tff.StructType) and any(
+    _has_placement(member, placement)
+    for _, member in tff.structure.iter_elements(type_spec)
+  )

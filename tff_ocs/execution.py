@@ -12,6 +12,8 @@ open), and waits for ever for one that cannot start. Here
 """
 
 import asyncio
+import atexit
+import concurrent.futures
 import contextlib
 import functools
 import os
@@ -153,15 +155,23 @@ def _use_worker(worker, compiler_fn):
     transform_args=tff.tensorflow.transform_args,
     transform_result=tff.tensorflow.transform_result,
   )
-  try:
-    with tff.framework.get_context_stack().install(context):
-      yield context
-  finally:
+
+  def end():
     # A forked process has a copy of the context, but its worker is not the
     # copy's to end.
     if not context.is_copy():
       worker.close()
       context.close()
+
+  # A context that was never left, as in a notebook, would be at the very end of
+  # the program: without the threads that it needs, and so wait for ever.
+  atexit.register(end)
+  try:
+    with tff.framework.get_context_stack().install(context):
+      yield context
+  finally:
+    atexit.unregister(end)
+    end()
 
 
 class _Context(tff.framework.SyncExecutionContext):
@@ -170,12 +180,14 @@ class _Context(tff.framework.SyncExecutionContext):
   def __init__(self, *args, **kwargs):
     super().__init__(*args, **kwargs)
     self._pid = os.getpid()
+    self._is_closed = False
 
   def is_copy(self) -> bool:
     """Whether this process was forked from the one that made the context."""
     return os.getpid() != self._pid
 
   def invoke(self, comp, arg):
+    _check_not_closed(self._is_closed)
     # Would wait for ever: a forked process has none of its parent's threads.
     if self.is_copy():
       raise WorkerError(
@@ -186,14 +198,28 @@ class _Context(tff.framework.SyncExecutionContext):
 
   def close(self):
     """Ends the thread and closes the files that TFF's class would leak."""
+    if self._is_closed:
+      return
+    self._is_closed = True
     runner = self._async_runner
     loop, thread = runner._event_loop, runner._thread
+
+    async def cancel_tasks():
+      tasks = asyncio.all_tasks() - {asyncio.current_task()}
+      for task in tasks:
+        task.cancel()
+      await asyncio.gather(*tasks, return_exceptions=True)
+
+    try:
+      asyncio.run_coroutine_threadsafe(cancel_tasks(), loop).result(1)
+    except concurrent.futures.TimeoutError:
+      # TFF's Python code, such as its compiler, cannot be interrupted: after
+      # Ctrl-C, rather leak than wait.
+      return
     loop.call_soon_threadsafe(loop.stop)
-    # Python code cannot be interrupted: after Ctrl-C, rather leak than wait.
-    thread.join(1)
-    if not thread.is_alive():
-      loop.close()
-      runner._finalizer = lambda *_: None
+    thread.join()
+    loop.close()
+    runner._finalizer = lambda *_: None
 
 
 class _ExecutorFactory(tff.framework.ExecutorFactory):

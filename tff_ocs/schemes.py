@@ -114,12 +114,14 @@ class UniformSampling(SamplingScheme):
     @tff.tensorflow.computation(np.float32, np.float64)
     def uniform(_, num_clients):
       return tf.cast(
-        tf.minimum(expected_clients / num_clients, 1.0), tf.float32
+        tf.minimum(expected_clients / _whole(num_clients), 1.0), tf.float32
       )
 
     @tff.tensorflow.computation(np.float64)
     def expected(num_clients):
-      return tf.minimum(tf.constant(expected_clients, tf.float64), num_clients)
+      return tf.minimum(
+        tf.constant(expected_clients, tf.float64), _whole(num_clients)
+      )
 
     @tff.federated_computation(count_process.initialize.type_signature.result,
                                _NORMS_TYPE)  # fmt: skip
@@ -284,7 +286,7 @@ class ApproximateOptimalSampling(SamplingScheme):
     @tff.tensorflow.computation(np.float64, totals_type)
     def first_probability(norm, totals):
       p = tf.minimum(m * tf.math.divide_no_nan(norm, totals['norm']), 1.0)
-      sure = tf.logical_and(norm > 0, totals['clients'] <= m)
+      sure = tf.logical_and(norm > 0, _whole(totals['clients']) <= m)
       p = tf.where(sure, tf.constant(1.0, tf.float64), p)
       return p, unsure_part(p)
 
@@ -303,14 +305,15 @@ class ApproximateOptimalSampling(SamplingScheme):
     def before_first_iteration(totals):
       return collections.OrderedDict(
         factor=tf.constant(1.0, tf.float64),
-        running=m < totals['clients'],
+        running=m < _whole(totals['clients']),
         num_iterations=tf.constant(0, tf.int32),
       )
 
     @tff.tensorflow.computation(progress_type, totals_type, unsure_type)
     def iterate(progress, totals, unsure):
       factor = tf.math.divide_no_nan(
-        m - totals['clients'] + unsure['clients'], unsure['probability']
+        m - _whole(totals['clients'] - unsure['clients']),
+        unsure['probability'],
       )
       running = tf.logical_and(
         progress['running'], factor > 1 + CALIBRATION_TOLERANCE
@@ -450,6 +453,11 @@ def _threshold(norms, expected_clients: float):
     lambda: tf.constant(0.0, tf.float64),
     lambda: thresholds[-1],
   )
+
+
+def _whole(count):
+  """The number of clients in a sum of ones: quantised sums are not whole."""
+  return tf.round(count)
 
 
 def _valid_norm_tensor(norm):
