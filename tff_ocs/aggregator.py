@@ -5,6 +5,7 @@
 """
 
 import collections
+import functools
 import numbers
 from typing import Optional
 
@@ -133,11 +134,12 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       ValueError: If a tensor's shape is not fully defined.
     """
     if self._seed is None:
-      return self._create(value_type, weight_type, _build_random_coin())
+      return self._create(value_type, weight_type, _random_coin)
+
     return self._create(
       value_type,
       weight_type,
-      _build_fingerprint_coin(self._seed, value_type, weight_type),
+      functools.partial(_fingerprint_coin, self._seed),
       counts_rounds=True,
     )
 
@@ -174,15 +176,15 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     counts_rounds=False,
     takes_coin_seeds=False,
   ):
-    """Creates the process around `coin`, a computation that gives [0, 1).
+    """Creates the process around a coin.
 
     Args:
       value_type: As in `create`.
       weight_type: As in `create`.
-      coin: A computation from (value, weight, round), from coin_seed or from
-        nothing to a float64.
-      counts_rounds: Whether `coin` takes (value, weight, round).
-      takes_coin_seeds: Whether `coin` takes a coin_seed.
+      coin: A function from what a client has, tensors by name, to a float64 in
+        [0, 1).
+      counts_rounds: Whether clients are told the number of the round.
+      takes_coin_seeds: Whether clients have a coin_seed.
 
     Returns:
       A `tff.templates.AggregationProcess`.
@@ -191,54 +193,55 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     _check_value_type(value_type)
     _check_weight_type(weight_type)
     bits_per_update = communication.update_bits(value_type)
-    scheme = self._scheme.create(self._scalar_sum_factory)
+    scheme = self._scheme.build(self._scalar_sum_factory)
     value_sum = self._value_sum_factory.create(value_type)
     weight_sum = self._weight_sum_factory.create(weight_type)
     scalar_sum = self._scalar_sum_factory.create(_COUNTS_TYPE)
 
     @tff.tensorflow.computation(value_type, weight_type)
-    def weighted_norm(value, weight):
-      return _weighted_norm(value, weight)
+    def prepare(value, weight):
+      return collections.OrderedDict(
+        norm=_weighted_norm(value, weight), weight=_zero_if_not_finite(weight)
+      )
 
-    @tff.tensorflow.computation(weight_type)
-    def finite_weight(weight):
-      if not weight.dtype.is_floating:
-        return weight
-      return tf.where(tf.math.is_finite(weight), weight, tf.zeros_like(weight))
+    client_type = collections.OrderedDict(
+      value=value_type, weight=weight_type, norm=np.float32, p=np.float32
+    )
+    if counts_rounds:
+      client_type['round'] = np.int64
+    if takes_coin_seeds:
+      client_type['coin_seed'] = COIN_SEED_TYPE
 
-    @tff.tensorflow.computation(value_type, weight_type, np.float32, np.float32,
-                                np.float64)  # fmt: skip
-    def toss(value, weight, norm, p, coin_value):
-      return _toss(value, weight, norm, p, coin_value)
+    @tff.tensorflow.computation(tff.to_type(client_type))
+    def toss(client):
+      return _select(client, coin(client))
 
-    @tff.tensorflow.computation(value_sum.next.type_signature.result.result
-                                .member,
-                                weight_type)  # fmt: skip
+    sum_type = value_sum.next.type_signature.result.result.member
+
+    @tff.tensorflow.computation(sum_type, weight_type)
     def divide(total, total_weight):
       return tf.nest.map_structure(
         lambda x: tf.math.divide_no_nan(x, tf.cast(total_weight, x.dtype)),
         total,
       )
 
-    scheme_type = scheme.next.type_signature.result.measurements.member
+    @tff.tensorflow.computation(_COUNTS_TYPE, np.int32, np.int32)
+    def summarize(counts, num_iterations, scalars_per_client):
+      def whole(name):
+        # Quantised secure sums give counts that are not whole.
+        return tf.cast(tf.round(counts[name]), tf.int64)
 
-    @tff.tensorflow.computation(scheme_type, _COUNTS_TYPE)
-    def summarize(of_scheme, counts):
-      # Quantised secure sums give counts that are not whole.
-      counts = tf.nest.map_structure(tf.round, counts) | {
-        'probability': counts['probability']
-      }
       return collections.OrderedDict(
-        cohort_size=tf.cast(counts['clients'], tf.int32),
-        participants=tf.cast(counts['participants'], tf.int32),
+        cohort_size=tf.cast(whole('clients'), tf.int32),
+        participants=tf.cast(whole('participants'), tf.int32),
         expected_participants=tf.cast(counts['probability'], tf.float32),
-        num_iterations=of_scheme['num_iterations'],
-        non_finite_clients=tf.cast(counts['non_finite'], tf.int32),
+        num_iterations=num_iterations,
+        non_finite_clients=tf.cast(whole('non_finite'), tf.int32),
         uplink_bits=communication.uplink_bits(
-          participants=tf.cast(counts['participants'], tf.int64),
+          participants=whole('participants'),
           bits_per_update=bits_per_update,
-          cohort_size=tf.cast(counts['clients'], tf.int64),
-          scalars_per_client=tf.cast(of_scheme['scalars_per_client'], tf.int64),
+          cohort_size=whole('clients'),
+          scalars_per_client=tf.cast(scalars_per_client, tf.int64),
         ),
       )
 
@@ -254,24 +257,22 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         state['round'] = tff.federated_value(np.int64(0), tff.SERVER)
       return tff.federated_zip(state)
 
-    def next_body(state, value, weight, coin_seed):
-      norm = tff.federated_map(weighted_norm, (value, weight))
-      scheme_output = scheme.next(state['scheme'], norm)
+    def next_body(state, value, weight, coin_seed=None):
+      prepared = tff.federated_map(prepare, (value, weight))
+      scheme_output = scheme.next(state['scheme'], prepared['norm'])
+      client = collections.OrderedDict(
+        value=value,
+        weight=weight,
+        norm=prepared['norm'],
+        p=scheme_output.probabilities,
+      )
+      if counts_rounds:
+        client['round'] = tff.federated_broadcast(state['round'])
       if takes_coin_seeds:
-        coin_value = tff.federated_map(coin, coin_seed)
-      elif counts_rounds:
-        coin_value = tff.federated_map(
-          coin, (value, weight, tff.federated_broadcast(state['round']))
-        )
-      else:
-        coin_value = tff.federated_eval(coin, tff.CLIENTS)
-      sent, counts = tff.federated_map(
-        toss, (value, weight, norm, scheme_output.result, coin_value)
-      )
+        client['coin_seed'] = coin_seed
+      sent, counts = tff.federated_map(toss, tff.federated_zip(client))
       value_output = value_sum.next(state['value_sum'], sent)
-      weight_output = weight_sum.next(
-        state['weight_sum'], tff.federated_map(finite_weight, weight)
-      )
+      weight_output = weight_sum.next(state['weight_sum'], prepared['weight'])
       scalar_output = scalar_sum.next(state['scalar_sum'], counts)
       mean = tff.federated_map(
         divide, (value_output.result, weight_output.result)
@@ -285,13 +286,18 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       if counts_rounds:
         new_state['round'] = tff.federated_map(_add_one, state['round'])
       summary = tff.federated_map(
-        summarize, (scheme_output.measurements, scalar_output.result)
+        summarize,
+        (
+          scalar_output.result,
+          scheme_output.num_iterations,
+          scheme_output.scalars_per_client,
+        ),
       )
       measurements = collections.OrderedDict(
         (name, summary[name]) for name in _SUMMARY_NAMES
       )
       measurements.update(
-        scheme=scheme_output.measurements['scalar_sum'],
+        scheme=scheme_output.scalar_sum,
         value_sum=value_output.measurements,
         weight_sum=weight_output.measurements,
         scalar_sum=scalar_output.measurements,
@@ -303,22 +309,19 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     state_type = init_fn.type_signature.result
     values_type = tff.FederatedType(value_type, tff.CLIENTS)
     weights_type = tff.FederatedType(weight_type, tff.CLIENTS)
+    next_types = [state_type, values_type, weights_type]
     if takes_coin_seeds:
+      next_types.append(tff.FederatedType(COIN_SEED_TYPE, tff.CLIENTS))
 
-      @tff.federated_computation(
-        state_type,
-        values_type,
-        weights_type,
-        tff.FederatedType(COIN_SEED_TYPE, tff.CLIENTS),
-      )
+      @tff.federated_computation(*next_types)
       def next_fn(state, value, weight, coin_seed):
         return next_body(state, value, weight, coin_seed)
 
     else:
 
-      @tff.federated_computation(state_type, values_type, weights_type)
+      @tff.federated_computation(*next_types)
       def next_fn(state, value, weight):
-        return next_body(state, value, weight, None)
+        return next_body(state, value, weight)
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
@@ -344,21 +347,44 @@ _SUMMARY_NAMES = (
 
 def _weighted_norm(value, weight):
   """n_i ||U_i||_2 over all tensors, float32; not finite where U_i is not."""
-  # l2_loss is half the squared norm, without a temporary of the value's size.
-  half_squares = [
-    tf.cast(tf.nn.l2_loss(x), tf.float64) for x in tf.nest.flatten(value)
-  ]
-  norm = tf.sqrt(2.0 * tf.add_n(half_squares))
+
+  def half_squares(dtype=None):
+    # l2_loss is half the squared norm, without a temporary of the value's size.
+    return tf.add_n(
+      tf.cast(
+        tf.nn.l2_loss(x if dtype is None else tf.cast(x, dtype)), tf.float64
+      )
+      for x in tf.nest.flatten(value)
+    )
+
+  # Squares leave the range of float32 long before norms do: then, and for NaN
+  # and zeros, all is done again in float64.
+  own_precision = half_squares()
+  in_range = tf.logical_and(
+    own_precision > 1e-20, tf.math.is_finite(own_precision)
+  )
+  half_square = tf.cond(
+    in_range, lambda: own_precision, lambda: half_squares(tf.float64)
+  )
+  norm = tf.sqrt(2.0 * half_square)
   return tf.cast(tf.abs(tf.cast(weight, tf.float64)) * norm, tf.float32)
 
 
-def _toss(value, weight, norm, p, coin_value):
+def _zero_if_not_finite(weight):
+  if not weight.dtype.is_floating:
+    return weight
+  return tf.where(tf.math.is_finite(weight), weight, tf.zeros_like(weight))
+
+
+def _select(client, coin_value):
   """A client's contribution to the sum, and its share of the counts."""
-  finite = tf.math.is_finite(norm)
-  sends = tf.logical_and(finite, coin_value < tf.cast(p, tf.float64))
+  value = client['value']
+  p = tf.cast(client['p'], tf.float64)
+  finite = tf.math.is_finite(client['norm'])
+  sends = tf.logical_and(finite, coin_value < p)
 
   def scaled():
-    scale = tf.cast(weight, tf.float64) / tf.cast(p, tf.float64)
+    scale = tf.cast(client['weight'], tf.float64) / p
     return tf.nest.map_structure(lambda x: x * tf.cast(scale, x.dtype), value)
 
   def zeros():
@@ -371,7 +397,7 @@ def _toss(value, weight, norm, p, coin_value):
   counts = collections.OrderedDict(
     clients=tf.constant(1.0, tf.float64),
     participants=tf.cast(sends, tf.float64),
-    probability=tf.where(finite, tf.cast(p, tf.float64), 0.0),
+    probability=tf.where(finite, p, 0.0),
     non_finite=tf.cast(tf.logical_not(finite), tf.float64),
   )
   return tf.cond(sends, scaled, zeros), counts
@@ -381,35 +407,24 @@ def _toss(value, weight, norm, p, coin_value):
 # with p_i = 1e-10 about a thousand times too often.
 
 
-def _build_random_coin():
-  @tff.tensorflow.computation
-  def random_coin():
-    return tf.random.uniform([], dtype=tf.float64)
-
-  return random_coin
+def _random_coin(client):
+  del client
+  return tf.random.uniform([], dtype=tf.float64)
 
 
-@tff.tensorflow.computation(COIN_SEED_TYPE)
-def _seeded_coin(coin_seed):
-  return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
+def _seeded_coin(client):
+  return tf.random.stateless_uniform([], client['coin_seed'], dtype=tf.float64)
 
 
-def _build_fingerprint_coin(seed, value_type, weight_type):
+def _fingerprint_coin(seed, client):
   """A coin from the seed, the round and all bits of the value and weight."""
-
-  @tff.tensorflow.computation(value_type, weight_type, np.int64)
-  def fingerprint_coin(value, weight, round_num):
-    coin_seed = tf.stack([tf.constant(seed, tf.int64), round_num])
-    for tensor in tf.nest.flatten([value, weight]):
-      fingerprint = tf.strings.to_hash_bucket_fast(
-        tf.io.serialize_tensor(tensor), np.iinfo(np.int64).max
-      )
-      coin_seed = tf.random.experimental.stateless_fold_in(
-        coin_seed, fingerprint
-      )
-    return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
-
-  return fingerprint_coin
+  coin_seed = tf.stack([tf.constant(seed, tf.int64), client['round']])
+  for tensor in tf.nest.flatten([client['value'], client['weight']]):
+    fingerprint = tf.strings.to_hash_bucket_fast(
+      tf.io.serialize_tensor(tensor), np.iinfo(np.int64).max
+    )
+    coin_seed = tf.random.experimental.stateless_fold_in(coin_seed, fingerprint)
+  return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
 
 
 @tff.tensorflow.computation(np.int64)

@@ -22,13 +22,15 @@ Clients send float32 scalars; the sums are carried in float64, since C = (m - n
 
 import abc
 import collections
+from collections.abc import Callable
+from typing import NamedTuple
 from typing import Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_ocs import probabilities
+from tff_ocs import probabilities as probabilities_lib
 
 # Algorithm 2 stops at C <= 1. The p_i in P are rounded to float32, so that C
 # is known up to 2^-24 relative; C up to this much above 1 counts as 1.
@@ -37,10 +39,62 @@ CALIBRATION_TOLERANCE = 4 * float(np.finfo(np.float32).eps)
 _NORMS_TYPE = tff.FederatedType(np.float32, tff.CLIENTS)
 
 
+class SchemeOutput(NamedTuple):
+  """What a scheme gives, as federated values.
+
+  Attributes:
+    state: The state, at the server.
+    probabilities: The p_i, {float32}@CLIENTS.
+    num_iterations: int32@SERVER.
+    scalars_per_client: int32@SERVER.
+    expected_participants: float64@SERVER.
+    scalar_sum: The measurements of the inner sums, at the server.
+  """
+
+  state: tff.Value
+  probabilities: tff.Value
+  num_iterations: tff.Value
+  scalars_per_client: tff.Value
+  expected_participants: tff.Value
+  scalar_sum: tff.Value
+
+
+class SchemeProgram(NamedTuple):
+  """A scheme as a part of a larger federated computation.
+
+  Attributes:
+    initialize: A computation without arguments that gives the state.
+    next: A Python function from the federated values (state, norms) to a
+      `SchemeOutput`, to be called while a federated computation is traced.
+      Parts of the output that are not used cost nothing.
+  """
+
+  initialize: tff.Computation
+  next: Callable[[tff.Value, tff.Value], SchemeOutput]
+
+
 class SamplingScheme(abc.ABC):
   """How the clients that send are chosen; see the module's docstring."""
 
   @abc.abstractmethod
+  def build(
+    self,
+    scalar_sum_factory: Optional[
+      tff.aggregators.UnweightedAggregationFactory
+    ] = None,
+  ) -> SchemeProgram:
+    """Builds the scheme for use in a larger computation.
+
+    Args:
+      scalar_sum_factory: As for `create`.
+
+    Returns:
+      A `SchemeProgram`.
+
+    Raises:
+      TypeError: As `create`.
+    """
+
   def create(
     self,
     scalar_sum_factory: Optional[
@@ -60,20 +114,38 @@ class SamplingScheme(abc.ABC):
       TypeError: If `scalar_sum_factory` is not a
         `tff.aggregators.UnweightedAggregationFactory`.
     """
+    program = self.build(scalar_sum_factory)
+
+    @tff.federated_computation(
+      program.initialize.type_signature.result, _NORMS_TYPE
+    )
+    def next_fn(state, norms):
+      output = program.next(state, norms)
+      measurements = collections.OrderedDict(
+        num_iterations=output.num_iterations,
+        expected_participants=tff.federated_map(
+          _to_float32, output.expected_participants
+        ),
+        scalars_per_client=output.scalars_per_client,
+        scalar_sum=output.scalar_sum,
+      )
+      return tff.templates.MeasuredProcessOutput(
+        output.state, output.probabilities, tff.federated_zip(measurements)
+      )
+
+    return tff.templates.MeasuredProcess(program.initialize, next_fn)
 
 
 class FullParticipation(SamplingScheme):
   """Every client sends: p_i = 1."""
 
-  def create(self, scalar_sum_factory=None):
+  def build(self, scalar_sum_factory=None):
     count_process = _create_sum(scalar_sum_factory, np.float64)
 
     @tff.tensorflow.computation(np.float32)
     def certain(_):
       return tf.constant(1.0)
 
-    @tff.federated_computation(count_process.initialize.type_signature.result,
-                               _NORMS_TYPE)  # fmt: skip
     def next_fn(state, norms):
       count = count_process.next(state, tff.federated_map(_one, norms))
       return _output(
@@ -83,7 +155,7 @@ class FullParticipation(SamplingScheme):
         scalar_sum=count.measurements,
       )
 
-    return tff.templates.MeasuredProcess(count_process.initialize, next_fn)
+    return SchemeProgram(count_process.initialize, next_fn)
 
   def __repr__(self):
     return 'FullParticipation()'
@@ -103,11 +175,11 @@ class UniformSampling(SamplingScheme):
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self._expected_clients = probabilities.check_expected_clients(
+    self._expected_clients = probabilities_lib.check_expected_clients(
       expected_clients
     )
 
-  def create(self, scalar_sum_factory=None):
+  def build(self, scalar_sum_factory=None):
     count_process = _create_sum(scalar_sum_factory, np.float64)
     expected_clients = self._expected_clients
 
@@ -123,8 +195,6 @@ class UniformSampling(SamplingScheme):
         tf.constant(expected_clients, tf.float64), _whole(num_clients)
       )
 
-    @tff.federated_computation(count_process.initialize.type_signature.result,
-                               _NORMS_TYPE)  # fmt: skip
     def next_fn(state, norms):
       count = count_process.next(state, tff.federated_map(_one, norms))
       return _output(
@@ -136,7 +206,7 @@ class UniformSampling(SamplingScheme):
         scalar_sum=count.measurements,
       )
 
-    return tff.templates.MeasuredProcess(count_process.initialize, next_fn)
+    return SchemeProgram(count_process.initialize, next_fn)
 
   def __repr__(self):
     return f'UniformSampling(expected_clients={self._expected_clients:g})'
@@ -162,11 +232,11 @@ class OptimalSampling(SamplingScheme):
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self._expected_clients = probabilities.check_expected_clients(
+    self._expected_clients = probabilities_lib.check_expected_clients(
       expected_clients
     )
 
-  def create(self, scalar_sum_factory=None):
+  def build(self, scalar_sum_factory=None):
     sum_process = _create_sum(scalar_sum_factory, np.float64)
     expected_clients = self._expected_clients
     all_norms_type = tff.TensorType(np.float64, [None])
@@ -194,8 +264,6 @@ class OptimalSampling(SamplingScheme):
       p = tf.minimum(norm / threshold, 1.0)
       return tf.cast(tf.where(norm > 0, p, 0.0), tf.float32)
 
-    @tff.federated_computation(sum_process.initialize.type_signature.result,
-                               _NORMS_TYPE)  # fmt: skip
     def next_fn(state, norms):
       norms = tff.federated_map(_valid_norm, norms)
       all_norms = tff.federated_aggregate(
@@ -218,7 +286,7 @@ class OptimalSampling(SamplingScheme):
         scalar_sum=expected.measurements,
       )
 
-    return tff.templates.MeasuredProcess(sum_process.initialize, next_fn)
+    return SchemeProgram(sum_process.initialize, next_fn)
 
   def __repr__(self):
     return f'OptimalSampling(expected_clients={self._expected_clients:g})'
@@ -248,12 +316,14 @@ class ApproximateOptimalSampling(SamplingScheme):
       TypeError: If an argument is not a number of its kind.
       ValueError: If an argument is out of range.
     """
-    self._expected_clients = probabilities.check_expected_clients(
+    self._expected_clients = probabilities_lib.check_expected_clients(
       expected_clients
     )
-    self._max_iterations = probabilities.check_max_iterations(max_iterations)
+    self._max_iterations = probabilities_lib.check_max_iterations(
+      max_iterations
+    )
 
-  def create(self, scalar_sum_factory=None):
+  def build(self, scalar_sum_factory=None):
     m = self._expected_clients
     totals_type = tff.to_type(
       collections.OrderedDict(norm=np.float64, clients=np.float64)
@@ -339,7 +409,6 @@ class ApproximateOptimalSampling(SamplingScheme):
         )
       )
 
-    @tff.federated_computation(init_fn.type_signature.result, _NORMS_TYPE)
     def next_fn(state, norms):
       norms = tff.federated_map(norm_and_one, norms)
       totals = totals_process.next(state['totals'], norms)
@@ -384,7 +453,7 @@ class ApproximateOptimalSampling(SamplingScheme):
         ),
       )
 
-    return tff.templates.MeasuredProcess(init_fn, next_fn)
+    return SchemeProgram(init_fn, next_fn)
 
   def __repr__(self):
     return (
@@ -411,30 +480,24 @@ def _create_sum(scalar_sum_factory, value_type):
 
 def _output(
   state,
-  p,
+  probabilities,
   *,
   expected_participants,
   scalar_sum,
   num_iterations=None,
   scalars_per_client=None,
-):
-  """Packs what `next` returns; what is not given is 0."""
+) -> SchemeOutput:
+  """A `SchemeOutput`; what is not given is 0."""
   zero = tff.federated_value(np.int32(0), tff.SERVER)
-  return tff.templates.MeasuredProcessOutput(
-    state,
-    p,
-    tff.federated_zip(
-      collections.OrderedDict(
-        num_iterations=zero if num_iterations is None else num_iterations,
-        expected_participants=tff.federated_map(
-          _to_float32, expected_participants
-        ),
-        scalars_per_client=(
-          zero if scalars_per_client is None else scalars_per_client
-        ),
-        scalar_sum=scalar_sum,
-      )
+  return SchemeOutput(
+    state=state,
+    probabilities=probabilities,
+    num_iterations=zero if num_iterations is None else num_iterations,
+    scalars_per_client=(
+      zero if scalars_per_client is None else scalars_per_client
     ),
+    expected_participants=expected_participants,
+    scalar_sum=scalar_sum,
   )
 
 
