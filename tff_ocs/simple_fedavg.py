@@ -367,21 +367,14 @@ def _sgd_epochs(
   num_examples = _num_examples(examples[1])
   batches_per_epoch = (num_examples + batch_size - 1) // batch_size
 
-  def permutation(epoch):
-    order = tf.random.stateless_uniform(
-      [num_examples], tf.random.experimental.stateless_fold_in(seed, epoch)
-    )
-    return tf.argsort(order)
+  # All epochs' permutations at once: no condition inside of the loop.
+  orders = tf.argsort(
+    tf.random.stateless_uniform([num_epochs, num_examples], seed), axis=-1
+  )
 
-  def step(index, order, trainable, losses, num_losses):
-    if num_epochs > 1:
-      order = tf.cond(
-        tf.logical_and(index > 0, index % batches_per_epoch == 0),
-        lambda: permutation(index // batches_per_epoch),
-        lambda: order,
-      )
+  def step(index, trainable, losses, num_losses):
     start = (index % batches_per_epoch) * batch_size
-    chosen = order[start : start + batch_size]
+    chosen = orders[index // batches_per_epoch, start : start + batch_size]
     batch = tf.nest.map_structure(lambda t: tf.gather(t, chosen), examples)
     # The step size goes into the loss: one pass over the weights less than
     # multiplying the gradient.
@@ -394,16 +387,15 @@ def _sgd_epochs(
     count = tf.cast(tf.size(chosen), tf.float32)
     return (
       index + 1,
-      order,
       tf.nest.map_structure(lambda w, g: w - g, trainable, step_vector),
       losses + count * tf.cast(loss, tf.float32),
       num_losses + count,
     )
 
-  _, _, trainable, losses, num_losses = tf.while_loop(
+  _, trainable, losses, num_losses = tf.while_loop(
     lambda index, *_: index < num_epochs * batches_per_epoch,
     step,
-    (0, permutation(0), weights.trainable, 0.0, 0.0),
+    (0, weights.trainable, 0.0, 0.0),
     # Steps depend on each other; more only costs memory.
     parallel_iterations=1,
   )
