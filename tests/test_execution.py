@@ -68,6 +68,15 @@ def _is_alive(process):
   return False
 
 
+def _await_end(worker):
+  try:
+    _await(lambda: not _is_alive(worker), 'the end of the worker')
+  finally:
+    # A test that fails leaves none behind either.
+    with contextlib.suppress(psutil.NoSuchProcess):
+      worker.kill()
+
+
 @pytest.fixture
 def new_workers():
   """Finds the workers that a test started; the session has one of its own."""
@@ -194,7 +203,7 @@ def test_no_worker_survives_its_program(name, tmp_path):
       program.kill()
   assert program.returncode == status, errors
   if worker is not None:
-    _await(lambda: not _is_alive(worker), 'the end of the worker')
+    _await_end(worker)
   if name == 'normal exit':
     # It ended with the context, not only with the program.
     assert output == 'left 0\n'
@@ -245,7 +254,7 @@ def test_interrupt_while_the_worker_hangs_at_its_start(signal_number, tmp_path):
       assert process.wait(timeout=_PATIENCE_SECONDS) == -signal_number
     finally:
       process.kill()
-  _await(lambda: not _is_alive(worker), 'the end of the worker')
+  _await_end(worker)
 
 
 # The life of a context.

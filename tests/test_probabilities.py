@@ -3,10 +3,10 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import oracles
 import pytest
 from scipy import optimize
 
+from tests import oracles
 from tff_ocs import probabilities
 
 

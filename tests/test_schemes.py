@@ -3,11 +3,11 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import oracles
 import pytest
 import tensorflow_federated as tff
 
 import tff_ocs
+from tests import oracles
 from tff_ocs import probabilities
 from tff_ocs import schemes
 

@@ -1,0 +1,298 @@
+"""Tests of the FEMNIST binary, end to end on small synthetic data."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from experiments import femnist
+from experiments import run_folder
+from plots import runs
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+SMALL = (
+  '--data_source=synthetic',
+  '--clients_per_round=4',
+  '--expected_clients=1.5',
+  '--total_rounds=4',
+  '--rounds_per_eval=2',
+)
+
+
+def run(*arguments):
+  """Runs the binary in this process with the given command line."""
+  with flagsaver.flagsaver():
+    try:
+      flags.FLAGS(['femnist', *SMALL, *arguments])
+      femnist.main(['femnist'])
+    finally:
+      flags.FLAGS.unparse_flags()
+      flags.FLAGS(['femnist'])
+
+
+def run_and_read(output_dir, *arguments):
+  run(f'--output_dir={output_dir}', '--run_name=run', *arguments)
+  return runs.read_run(output_dir / 'run')
+
+
+@pytest.fixture(scope='module')
+def by_sampling(tmp_path_factory):
+  """A run of each sampling, with the same seed."""
+  return {
+    sampling: run_and_read(
+      tmp_path_factory.mktemp(sampling), f'--sampling={sampling}', '--seed=7'
+    )
+    for sampling in ('full', 'uniform', 'ocs', 'aocs')
+  }
+
+
+def test_metrics_are_complete_and_consistent(by_sampling):
+  for sampling, result in by_sampling.items():
+    metrics = result.metrics
+    assert set(metrics) == {'round', *run_folder.METRICS}
+    np.testing.assert_array_equal(metrics['round'], range(4))
+    for name, values in metrics.items():
+      if name.startswith('validation'):
+        # Every 2 rounds, and after the last.
+        np.testing.assert_array_equal(np.isnan(values), [0, 1, 0, 0])
+      else:
+        assert np.all(np.isfinite(values))
+    np.testing.assert_array_equal(
+      np.cumsum(metrics['uplink_bits']), metrics['cumulative_uplink_bits']
+    )
+    scalars = {
+      'full': 0,
+      'uniform': 0,
+      'ocs': 1,
+      'aocs': 1 + 2 * metrics['num_iterations'],
+    }[sampling]
+    np.testing.assert_array_equal(
+      metrics['uplink_bits'],
+      32 * (1_663_370 * metrics['participants'] + 4 * scalars),
+    )
+    assert np.all(metrics['seconds'] > 0)
+
+
+def test_participation_is_as_asked(by_sampling):
+  np.testing.assert_array_equal(by_sampling['full'].metrics['participants'], 4)
+  for sampling in ('uniform', 'ocs', 'aocs'):
+    np.testing.assert_allclose(
+      by_sampling[sampling].metrics['expected_participants'], 1.5, rtol=1e-5
+    )
+
+
+def test_samplings_share_cohorts_weights_and_shuffles(by_sampling):
+  of_full = by_sampling['full'].metrics
+  for result in by_sampling.values():
+    np.testing.assert_array_equal(
+      result.metrics['cohort_examples'], of_full['cohort_examples']
+    )
+  # Before the first step all is equal but, for uniform, the step size.
+  for sampling in ('ocs', 'aocs'):
+    loss = by_sampling[sampling].metrics['training_loss']
+    assert loss[0] == of_full['training_loss'][0]
+    assert loss[1] != of_full['training_loss'][1]
+  # OCS and AOCS agree as far as float32 does.
+  np.testing.assert_allclose(
+    by_sampling['ocs'].metrics['training_loss'],
+    by_sampling['aocs'].metrics['training_loss'],
+    rtol=1e-3,
+  )
+
+
+def test_papers_step_sizes_are_the_defaults(by_sampling):
+  used = {
+    sampling: result.config['client_learning_rate']
+    for sampling, result in by_sampling.items()
+  }
+  assert used == {'full': 2**-3, 'uniform': 2**-5, 'ocs': 2**-3, 'aocs': 2**-3}
+
+
+def test_papers_settings_are_the_defaults():
+  defaults = {
+    'clients_per_round': 32,
+    'expected_clients': 3,
+    'max_iterations': 4,
+    'total_rounds': 151,
+    'rounds_per_eval': 5,
+    'batch_size': 20,
+    'client_epochs': 1,
+    'client_learning_rate': None,
+    'server_learning_rate': 1.0,
+    'unbalanced_set': '1',
+    'data_source': 'tff',
+  }
+  assert {name: flags.FLAGS[name].default for name in defaults} == defaults
+
+
+def test_config_says_how_to_repeat_the_run(by_sampling):
+  config = by_sampling['aocs'].config
+  assert config['sampling'] == 'aocs'
+  assert config['expected_clients'] == 1.5
+  assert config['seed'] == 7
+  assert config['unbalanced_set'] == '1'
+  assert config['data'] == 'synthetic images, 100 clients, set 1'
+  environment = config['environment']
+  assert environment['packages']['tensorflow-federated'] == '0.87.0'
+  assert environment['threads_per_client'] >= 1
+  assert len(environment['git_commit'].split('+')[0]) in (40, len('unknown'))
+
+
+def test_folder_has_log_events_and_weights(tmp_path):
+  run_and_read(tmp_path)
+  folder = tmp_path / 'run'
+  log = (folder / 'log.txt').read_text()
+  assert '0.125' in log and 'synthetic images' in log and 'Round 3' in log
+  assert list((folder / 'events').glob('events.*'))
+  with np.load(folder / 'weights.npz') as weights:
+    assert sum(weights[name].size for name in weights) == 1_663_370
+  assert not list(folder.glob('*partial*'))
+
+
+def test_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):
+  results, weights = [], []
+  for name, seed in (('a', 3), ('b', 3), ('c', 4)):
+    results.append(run_and_read(tmp_path / name, f'--seed={seed}').metrics)
+    with np.load(tmp_path / name / 'run' / 'weights.npz') as arrays:
+      weights.append([arrays[key] for key in arrays])
+    del results[-1]['seconds']
+  for name in results[0]:
+    np.testing.assert_array_equal(results[0][name], results[1][name])
+  assert any(
+    not np.array_equal(results[0][name], results[2][name])
+    for name in results[0]
+  )
+  for first, again in zip(*weights[:2]):
+    np.testing.assert_array_equal(first, again)
+
+
+def test_results_are_not_overwritten_unless_told_to(tmp_path):
+  run_and_read(tmp_path, '--total_rounds=1')
+  before = (tmp_path / 'run' / 'metrics.csv').read_bytes()
+  with pytest.raises(SystemExit, match='already holds results.*--overwrite'):
+    run_and_read(tmp_path)
+  assert (tmp_path / 'run' / 'metrics.csv').read_bytes() == before
+  result = run_and_read(tmp_path, '--total_rounds=2', '--overwrite')
+  assert len(result.metrics['round']) == 2
+
+
+def test_folder_of_something_else_is_never_replaced(tmp_path):
+  (tmp_path / 'run').mkdir()
+  (tmp_path / 'run' / 'thesis.tex').write_text('precious')
+  with pytest.raises(SystemExit, match='no config.json'):
+    run_and_read(tmp_path, '--overwrite')
+  assert (tmp_path / 'run' / 'thesis.tex').read_text() == 'precious'
+
+
+def test_default_folder_names_tell_runs_apart(tmp_path):
+  for arguments in ((), ('--sampling=full',), ('--seed=1',)):
+    run(f'--output_dir={tmp_path}', '--total_rounds=1', *arguments)
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    'femnist_synthetic_set_1_aocs_n4_m1.5_seed0',
+    'femnist_synthetic_set_1_aocs_n4_m1.5_seed1',
+    'femnist_synthetic_set_1_full_n4_seed0',
+  ]
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (['--clients_per_round=101'], '--clients_per_round=101.*100 clients'),
+    (['--cache_dir=x'], '--cache_dir=x goes with --data_source=tff only'),
+    (['--data_name=x'], '--data_name=x goes with --data_source=tff only'),
+    (['--unbalanced_s=0.5'], 'missing: --unbalanced_a'),
+    (
+      ['--unbalanced_s=0.5', '--unbalanced_a=9', '--unbalanced_b=9'],
+      '--unbalanced_a must be below --unbalanced_b, found 9 and 9',
+    ),
+    (['--output_dir=/proc/version'], 'not a folder|cannot be written'),
+  ],
+)
+def test_bad_settings_end_in_one_line_and_leave_nothing(
+  tmp_path, arguments, message
+):
+  with pytest.raises(SystemExit, match=message) as error:
+    run(f'--output_dir={tmp_path}', *arguments)
+  assert '\n' not in str(error.value)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  'argument',
+  [
+    '--clients_per_round=0',
+    '--expected_clients=0',
+    '--expected_clients=nan',
+    '--max_iterations=-1',
+    '--total_rounds=0',
+    '--rounds_per_eval=0',
+    '--batch_size=0',
+    '--client_epochs=0',
+    '--client_learning_rate=-1',
+    '--server_learning_rate=inf',
+    '--seed=-1',
+    '--sampling=optimal',
+    '--unbalanced_set=4',
+    '--data_source=web',
+    '--unbalanced_s=1.5',
+  ],
+)
+def test_bad_flag_is_named(argument):
+  with pytest.raises(flags.Error, match=argument.split('=')[0].strip('-')):
+    run(argument)
+
+
+def test_missing_cache_is_told_before_anything_is_written(tmp_path):
+  (tmp_path / 'cache').mkdir()
+  (tmp_path / 'cache' / 'emnist_all.sqlite').write_bytes(b'partial')
+  with pytest.raises(SystemExit, match='not an SQLite database'):
+    run(
+      '--data_source=tff',
+      f'--cache_dir={tmp_path}/cache',
+      f'--output_dir={tmp_path}/runs',
+    )
+  assert not (tmp_path / 'runs').exists()
+
+
+def test_program_runs_from_the_shell_and_shows_progress(tmp_path):
+  result = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      'experiments.femnist',
+      *SMALL,
+      '--total_rounds=2',
+      f'--output_dir={tmp_path}',
+      '--run_name=run',
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert result.returncode == 0, result.stderr
+  for shown in ('aocs: 100%', 'accuracy=', 'loss=', 'Gbit=', 'Results: '):
+    assert shown in result.stderr
+  assert 'Traceback' not in result.stderr
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  # Also the flags of the main module are recorded when it is a program.
+  assert config['data_source'] == 'synthetic'
+
+
+def test_help_explains_pool_cohort_and_participants():
+  result = subprocess.run(
+    [sys.executable, '-m', 'experiments.femnist', '--help'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  text = ' '.join(result.stdout.split())
+  assert 'n, the size of the cohort: how many clients of the pool' in text
+  assert 'm, the expected number of participants: how many of the n' in text
