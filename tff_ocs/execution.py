@@ -462,7 +462,6 @@ def _worker_environment() -> dict[str, str]:
   """
   return {
     'TF_NUM_INTRAOP_THREADS': '1',
-    'TF_CPP_MIN_LOG_LEVEL': '2',
     'GLIBC_TUNABLES': ':'.join(
       (
         'glibc.malloc.hugetlb=1',
@@ -472,6 +471,8 @@ def _worker_environment() -> dict[str, str]:
       )
     ),
     **os.environ,
+    # Errors, for a `WorkerError` to show; this program's own level may be less.
+    'TF_CPP_MIN_LOG_LEVEL': '2',
   }
 
 
