@@ -606,17 +606,9 @@ def test_tiny_probabilities_are_tossed_in_float64():
     assert output.measurements['participants'] == sends
 
 
-@pytest.mark.parametrize(
-  'process',
-  [
-    _scalar_process(),
-    _scalar_process(seed=1),
-    _scalar_process(with_coin_seeds=True),
-  ],
-  ids=['unseeded', 'seeded', 'coin-seeds'],
-)
-def test_every_coin_is_drawn_in_float64(process):
-  drawn = []
+def _random_nodes(comp):
+  """The TensorFlow nodes of a computation that draw uniform numbers."""
+  found = []
 
   def visit(block):
     if isinstance(block, tff.framework.CompiledComputation):
@@ -625,17 +617,36 @@ def test_every_coin_is_drawn_in_float64(process):
       nodes = list(graph.node)
       for function in graph.library.function:
         nodes.extend(function.node_def)
-      drawn.extend(
-        tf.as_dtype(node.attr['dtype'].type)
+      # Folding a fingerprint into a seed draws integers.
+      found.extend(
+        node
         for node in nodes
-        # Folding a fingerprint into a seed draws integers.
         if 'RandomUniform' in node.op and 'Int' not in node.op
       )
     return block, False
 
-  tff.framework.transform_postorder(process.next.to_building_block(), visit)
-  assert drawn
-  assert set(drawn) == {tf.float64}
+  tff.framework.transform_postorder(comp.to_building_block(), visit)
+  return found
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [dict(), dict(seed=1), dict(with_coin_seeds=True)],
+  ids=['unseeded', 'seeded', 'coin-seeds'],
+)
+def test_every_coin_is_drawn_in_float64(arguments):
+  nodes = _random_nodes(_scalar_process(**arguments).next)
+  assert nodes
+  for node in nodes:
+    assert tf.as_dtype(node.attr['dtype'].type) == tf.float64
+
+
+def test_unseeded_coins_have_no_seed():
+  # With one, each new worker would toss the same sequence.
+  (node,) = _random_nodes(_scalar_process().next)
+  assert node.op == 'RandomUniform'
+  assert node.attr['seed'].i == 0
+  assert node.attr['seed2'].i == 0
 
 
 # What the server sees.
