@@ -395,6 +395,34 @@ def test_nested_inputs_and_keras_models():
   assert not np.array_equal(trainable(state)[0], trainable(initial)[0])
 
 
+def test_models_may_need_autograph():
+  @tf.function
+  def predict_on_batch(weights, x, training):
+    del training
+    # Python control flow on a tensor.
+    if tf.reduce_sum(x) > 1e9:
+      x = -x
+    return tf.linalg.matvec(x, weights[0][0]) + weights[0][1]
+
+  plain = linear_model()
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=plain.initial_weights,
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=plain.loss,
+    input_spec=plain.input_spec,
+  )
+  cohort = make_cohort([10, 4])
+  states = []
+  for m in (plain, model):
+    process = tff_ocs.build_federated_averaging_process(
+      m, tff_ocs.FullParticipation(), client_learning_rate=0.1, batch_size=4
+    )
+    state, _ = process.next(process.initialize(), cohort)
+    states.append(trainable(state)[0])
+  np.testing.assert_allclose(states[1], states[0], rtol=1e-6)
+  assert not tf.config.functions_run_eagerly()
+
+
 def test_distributed_sgd_is_equation_2():
   process = tff_ocs.build_distributed_sgd_process(
     linear_model(), tff_ocs.FullParticipation(), learning_rate=0.2

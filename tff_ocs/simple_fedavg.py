@@ -7,6 +7,7 @@ the client's graph.
 """
 
 import collections
+import contextlib
 import math
 import numbers
 from typing import Any
@@ -338,15 +339,38 @@ def _num_examples(y):
   return tf.shape(tf.nest.flatten(y)[0])[0]
 
 
+@contextlib.contextmanager
+def _inlined_functions():
+  """Traces the `tf.function`s that are called into the calling graph.
+
+  TFF's worker does not optimise a function that is called within a loop; the
+  model's is, in each step.
+  """
+  before = tf.config.functions_run_eagerly()
+  tf.config.run_functions_eagerly(True)
+  try:
+    yield
+  finally:
+    tf.config.run_functions_eagerly(before)
+
+
+def _predict_and_loss(model, weights, batch):
+  """The model's loss on a batch, traced into the calling graph if possible."""
+  x, y = batch
+  weights = (weights.trainable, weights.non_trainable)
+  try:
+    with _inlined_functions():
+      return model.loss(model.predict_on_batch(weights, x, training=True), y)
+  except tf.errors.OperatorNotAllowedInGraphError:
+    # Python control flow on tensors needs AutoGraph, which inlining goes past.
+    return model.loss(model.predict_on_batch(weights, x, training=True), y)
+
+
 def _batch_loss_and_gradient(model, weights, batch, scale):
   """The batch's mean loss, and the gradient of `scale` x that loss."""
-  x, y = batch
   with tf.GradientTape() as tape:
     tape.watch(weights.trainable)
-    output = model.predict_on_batch(
-      (weights.trainable, weights.non_trainable), x, training=True
-    )
-    loss = model.loss(output, y)
+    loss = _predict_and_loss(model, weights, batch)
     scaled_loss = scale * loss
   return loss, tape.gradient(
     scaled_loss, weights.trainable, unconnected_gradients='zero'

@@ -3,7 +3,9 @@
 import abc
 import contextlib
 import pathlib
+import shutil
 import sqlite3
+import tempfile
 import types
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -261,6 +263,65 @@ def check_database(
       f'{path} is another data set: it has the splits {sorted(found)} and'
       f' lacks {sorted(set(splits) - found)}. {_way_out(path)}'
     )
+
+
+def get_tff_database(
+  name: str,
+  splits: Sequence[str],
+  load_data: Callable[..., object],
+  *,
+  cache_dir: Optional[str],
+  offline_source: str,
+) -> pathlib.Path:
+  """Finds a data set's file, downloads it if it is missing, and checks it.
+
+  Args:
+    name: The file's name.
+    splits: The splits that it must have.
+    load_data: TFF's own loader of the data set, which takes the argument
+      `cache_dir`, downloads what is not there, and has the last word on what it
+      can read.
+    cache_dir: The folder of the file; `None` is TFF's own default.
+    offline_source: The --data_source that needs no download, for the message.
+
+  Returns:
+    The file's path.
+
+  Raises:
+    DataError: If the file cannot be had, or is not the data set.
+  """
+  # TFF's own default.
+  folder = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff')
+  path = folder / name
+  if not path.exists():
+    _download(path, load_data, offline_source)
+  check_database(path, splits)
+  load_data(cache_dir=str(folder))
+  return path
+
+
+def _download(path, load_data, offline_source):
+  """Downloads to a folder beside, since TFF trusts what a broken one leaves."""
+  folder, name = path.parent, path.name
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = tempfile.mkdtemp(prefix='download-', dir=folder)
+  except OSError as error:
+    raise DataError(
+      f'{name} is not in {folder}, and cannot be written there: {error}.'
+      ' Name another folder with --cache_dir.'
+    ) from error
+  try:
+    load_data(cache_dir=partial)
+    (pathlib.Path(partial) / name).replace(path)
+  except Exception as error:  # Network, disk, decompression.
+    raise DataError(
+      f'{name} is not in {folder}, and TFF could not download it:'
+      f' {error}. Put the file there, name its folder with --cache_dir, or use'
+      f' data that needs no download: --data_source={offline_source}.'
+    ) from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 _SCHEMA = {

@@ -3,13 +3,10 @@
 Images are 28 x 28 floats in [0, 1], and 1.0 is the background.
 """
 
-import pathlib
-import shutil
-import tempfile
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 from typing import Optional
-from typing import Union
 
 import numpy as np
 import tensorflow as tf
@@ -136,7 +133,15 @@ def load_tff(
     DataError: If the file cannot be had, or is not the data set.
     ValueError: If an argument is out of range.
   """
-  path = _get_database(cache_dir)
+  path = client_data.get_tff_database(
+    DATABASE,
+    ['digits_only_train', 'digits_only_test'],
+    functools.partial(
+      tff.simulation.datasets.emnist.load_data, only_digits=True
+    ),
+    cache_dir=cache_dir,
+    offline_source='bundled',
+  )
   train = client_data.SqlClientData(path, 'digits_only_train', _parse)
   test = client_data.SqlClientData(path, 'digits_only_test', _parse)
   num_clients = len(train.client_ids)
@@ -404,44 +409,3 @@ def _parse(serialized_examples) -> client_data.Examples:
   return client_data.Examples(
     parsed['pixels'].numpy(), parsed['label'].numpy().astype(np.int32)
   )
-
-
-def _get_database(cache_dir: Optional[str]) -> pathlib.Path:
-  """The database file, checked; downloaded by TFF's loader if it is missing."""
-  # TFF's own default.
-  folder = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff')
-  path = folder / DATABASE
-  splits = ['digits_only_train', 'digits_only_test']
-  if not path.exists():
-    _download(folder, path)
-  client_data.check_database(path, splits)
-  # TFF's loader has the last word on what it can read.
-  tff.simulation.datasets.emnist.load_data(
-    only_digits=True, cache_dir=str(folder)
-  )
-  return path
-
-
-def _download(folder: pathlib.Path, path: Union[str, pathlib.Path]) -> None:
-  """Downloads to a folder beside, since TFF trusts what a broken one leaves."""
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = tempfile.mkdtemp(prefix='download-', dir=folder)
-  except OSError as error:
-    raise client_data.DataError(
-      f'{DATABASE} is not in {folder}, and cannot be written there: {error}.'
-      ' Name another folder with --cache_dir.'
-    ) from error
-  try:
-    tff.simulation.datasets.emnist.load_data(
-      only_digits=True, cache_dir=partial
-    )
-    (pathlib.Path(partial) / DATABASE).replace(path)
-  except Exception as error:  # Network, disk, decompression.
-    raise client_data.DataError(
-      f'{DATABASE} is not in {folder}, and TFF could not download it:'
-      f' {error}. Put the file there, name its folder with --cache_dir, or use'
-      ' data that needs no download: --data_source=bundled.'
-    ) from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
