@@ -1,9 +1,11 @@
 """Seconds for a round of the FEMNIST CNN, side by side on the same cohorts.
 
 200 clients, 20 of them with 300 examples and 180 with 4 to 10, of which 32 are
-drawn in a round, as in the paper's unbalanced sets. All contenders train each
-cohort in turn, round by round, so that a change of the machine's speed hits
-all alike; the first round, which compiles, is left out.
+drawn in a round, as in the paper's unbalanced sets. Each contender trains on
+the same cohorts, round after round as in real use (a round after idling is
+slower, for all); the first, which compiles, is left out. All is done twice, the
+second time in reverse order, so that a drift of the machine's speed cancels
+out.
 
 *   bare: the fastest loop that we know of in bare TensorFlow 2: two client
     threads with one intra-op thread each, a `tf.while_loop` over the batches,
@@ -58,24 +60,27 @@ def main(argv):
     ):
       contenders[name] = _build_tff_learning(model, loop, tff_context)
     seconds = {name: [] for name in contenders}
-    for round_num, cohort in enumerate(cohorts):
-      for name, run_round in contenders.items():
-        start = time.perf_counter()
-        run_round(round_num, [(i, *clients[i]) for i in cohort])
-        seconds[name].append(time.perf_counter() - start)
+    for names in (list(contenders), list(contenders)[::-1]):
+      for name in names:
+        for round_num, cohort in enumerate(cohorts):
+          data = [(i, *clients[i]) for i in cohort]
+          start = time.perf_counter()
+          contenders[name](round_num, data)
+          if round_num > 0:
+            seconds[name].append(time.perf_counter() - start)
   num_examples = np.median(
     [sum(len(clients[i][1]) for i in c) for c in cohorts]
   )
   print(
     f'{_CLIENTS_PER_ROUND} clients, {num_examples:.0f} examples a round'
-    f' (median), {os.cpu_count()} CPUs; {len(cohorts) - 1} rounds'
+    f' (median), {os.cpu_count()} CPUs; 2 x {len(cohorts) - 1} rounds'
   )
   print(f'{"":32}{"s/round":>8}{"x bare":>8}{"x full":>8}')
   for name, values in seconds.items():
     # Ratios of the same round, so that cohorts' sizes cancel out.
-    values = np.array(values[1:])
-    of_bare = np.median(values / seconds['bare'][1:])
-    of_full = np.median(values / seconds['tff_ocs, full'][1:])
+    values = np.array(values)
+    of_bare = np.median(values / seconds['bare'])
+    of_full = np.median(values / seconds['tff_ocs, full'])
     print(f'{name:32}{np.median(values):8.3f}{of_bare:8.2f}{of_full:8.2f}')
 
 

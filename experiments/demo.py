@@ -27,7 +27,7 @@ _OUTPUT_DIR = flags.DEFINE_string(
   ' results there are replaced.',
 )
 _TOTAL_ROUNDS = flags.DEFINE_integer(
-  'total_rounds', 51, 'The rounds of each method.', lower_bound=1
+  'total_rounds', 41, 'The rounds of each method.', lower_bound=1
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'See experiments.femnist.', 0)
 
