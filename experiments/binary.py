@@ -100,6 +100,17 @@ RUN_NAME = flags.DEFINE_string(
   "The name of the run's folder. If not given, it is made of the data, the"
   ' sampling, n, m and the seed.',
 )
+ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
+  'rounds_per_checkpoint',
+  10,
+  'A checkpoint is saved after each so many rounds.',
+  lower_bound=1,
+)
+RESUME = flags.DEFINE_bool(
+  'resume',
+  True,
+  'Go on with a run of the same name and flags that has ended early.',
+)
 OVERWRITE = flags.DEFINE_bool(
   'overwrite', False, 'Replace the results of a former run of the same name.'
 )
@@ -159,6 +170,7 @@ def run(
     folder = run_folder.RunFolder(
       os.path.join(OUTPUT_DIR.value, RUN_NAME.value or _run_name(data)),
       overwrite=OVERWRITE.value,
+      resume=RESUME.value,
     )
     with folder.log():
       _run(folder, load_task, client_learning_rate, own_flags)
@@ -171,7 +183,10 @@ def run(
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
-    sys.exit(f'interrupted; the finished rounds are in {folder.path}')
+    sys.exit(
+      f'interrupted; the same command goes on from the last checkpoint in'
+      f' {folder.path}'
+    )
 
 
 def _run(folder, load_task, default_learning_rate, own_flags):
@@ -181,6 +196,14 @@ def _run(folder, load_task, default_learning_rate, own_flags):
     source = "the paper's for this sampling and data"
   else:
     source = 'as given'
+  settings = {
+    **_settings_from_flags(own_flags),
+    'client_learning_rate': learning_rate,
+  }
+  folder.check_settings(settings)
+  if folder.is_finished and not OVERWRITE.value:
+    _tell(f'{folder.path} is finished; use --overwrite to run it again.')
+    return
   _tell(f'Client step size: {learning_rate:g}, {source}')
   task = load_task()
   _tell(f'Data: {task.data_name}')
@@ -196,13 +219,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
     client_epochs=CLIENT_EPOCHS.value,
     batch_size=BATCH_SIZE.value,
   )
-  folder.start(
-    {
-      **_values_of_flags(own_flags),
-      'client_learning_rate': learning_rate,
-      **task.describe(),
-    }
-  )
+  folder.start({**settings, **task.describe()})
   _tell(f'Results: {folder.path}')
   with execution.use_local_context():
     training.train(
@@ -211,6 +228,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
       clients_per_round=CLIENTS_PER_ROUND.value,
       total_rounds=TOTAL_ROUNDS.value,
       rounds_per_eval=ROUNDS_PER_EVAL.value,
+      rounds_per_checkpoint=ROUNDS_PER_CHECKPOINT.value,
       seed=SEED.value,
       folder=folder,
       name=SAMPLING.value,
@@ -245,7 +263,18 @@ def _run_name(data: str) -> str:
   )
 
 
-def _values_of_flags(own_flags: str) -> dict[str, Any]:
+# What a run is called, and how often it is saved, is no part of its settings.
+_NOT_SETTINGS = (
+  'cache_dir',
+  'output_dir',
+  'overwrite',
+  'resume',
+  'rounds_per_checkpoint',
+  'run_name',
+)
+
+
+def _settings_from_flags(own_flags: str) -> dict[str, Any]:
   """The values of the binary's own and the common flags, for `config.json`."""
   by_module = flags.FLAGS.flags_by_module_dict()
   # The main module's flags are listed under the name of its program.
@@ -254,4 +283,5 @@ def _values_of_flags(own_flags: str) -> dict[str, Any]:
     flag.name: flag.value
     for module in sorted(modules & set(by_module))
     for flag in by_module[module]
+    if flag.name not in _NOT_SETTINGS
   }

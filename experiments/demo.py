@@ -71,6 +71,7 @@ def main(argv):
           clients_per_round=_CLIENTS_PER_ROUND,
           total_rounds=_TOTAL_ROUNDS.value,
           rounds_per_eval=_ROUNDS_PER_EVAL,
+          rounds_per_checkpoint=_TOTAL_ROUNDS.value,
           seed=_SEED.value,
           folder=folder,
           name=label,

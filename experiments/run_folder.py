@@ -5,7 +5,9 @@ It holds
 *   `config.json`: every setting, what the data is, the versions of the packages
     and of this code, and the threads, on which results depend bit for bit;
 *   `metrics.csv`: one line a round, see `METRICS`;
-*   `weights.npz`: the final weights;
+*   `weights.npz`: the final weights; its presence says that the run is
+    finished;
+*   `checkpoints/`: while the run is not finished, see `checkpoints`;
 *   `events/`: the metrics for TensorBoard;
 *   `log.txt`.
 """
@@ -31,6 +33,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
+from experiments import checkpoints
 from tff_ocs import execution
 
 METRICS = {
@@ -51,28 +54,37 @@ METRICS = {
 class RunFolder:
   """Where one run writes its results."""
 
-  def __init__(self, path: Union[str, os.PathLike], *, overwrite: bool = False):
+  def __init__(
+    self,
+    path: Union[str, os.PathLike],
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+  ):
     """Checks that the folder can be used; changes nothing in it.
 
     Args:
       path: The folder; it need not exist.
-      overwrite: Whether the results of a former run there may be replaced.
+      overwrite: Whether the results of a former run there are replaced.
+      resume: Whether a former run there is continued, see `start`.
 
     Raises:
       FileExistsError: If there are files that may not be replaced.
       OSError: If the folder cannot be made or written to.
     """
     self.path = pathlib.Path(path)
+    self._overwrite = overwrite
+    is_run = (self.path / 'config.json').exists()
     if self.path.exists() and any(self.path.iterdir()):
-      if not overwrite:
-        raise FileExistsError(
-          f'{self.path} already holds results. Use --overwrite to replace them,'
-          ' or another --output_dir or --run_name.'
-        )
-      if not (self.path / 'config.json').exists():
+      if not is_run:
         raise FileExistsError(
           f'{self.path} holds files, but none of a run (no config.json): they'
           ' are not replaced, even with --overwrite.'
+        )
+      if not overwrite and not resume:
+        raise FileExistsError(
+          f'{self.path} already holds results. Use --overwrite to replace them,'
+          ' --resume to continue, or another --output_dir or --run_name.'
         )
     existing = self.path
     while not existing.exists():
@@ -82,22 +94,72 @@ class RunFolder:
     if not os.access(existing, os.W_OK | os.X_OK):
       raise PermissionError(f'{existing} cannot be written to.')
 
-  def start(self, config: Mapping[str, Any]) -> None:
-    """Removes the former run's results and writes `config.json`.
+  @property
+  def is_finished(self) -> bool:
+    """Whether the run's final weights are there."""
+    return (self.path / 'weights.npz').exists()
+
+  def check_settings(self, settings: Mapping[str, Any]) -> None:
+    """Checks that a former run in the folder, if there is one, is the same.
 
     Args:
-      config: The settings; the environment is added.
+      settings: The settings of this run, as for `start`.
 
     Raises:
+      FileExistsError: If the former run is to be continued, but had other
+        settings.
+    """
+    former_path = self.path / 'config.json'
+    if self._overwrite or not former_path.exists():
+      return
+    former = json.loads(former_path.read_text())
+    # As they are after being written and read.
+    settings = json.loads(json.dumps(settings))
+    for name in settings:
+      if settings[name] != former.get(name):
+        raise FileExistsError(
+          f'{self.path} holds a run with --{name}={former.get(name)}, not'
+          f' {settings[name]}: it cannot be continued. Use the same flags,'
+          ' --overwrite to replace it, or another --output_dir or --run_name.'
+        )
+
+  def start(self, settings: Mapping[str, Any]) -> None:
+    """Makes the folder ready and writes `config.json`, or continues a run.
+
+    Args:
+      settings: The settings, JSON values by name; the environment is added.
+
+    Raises:
+      FileExistsError: As `check_settings`.
       OSError: If the folder cannot be written to.
     """
-    if self.path.exists():
+    self.check_settings(settings)
+    if self._overwrite and self.path.exists():
       shutil.rmtree(self.path)
-    self.path.mkdir(parents=True)
-    config = {**config, 'environment': _describe_environment()}
-    partial = self.path / 'config.json.partial'
-    partial.write_text(json.dumps(config, indent=2) + '\n')
-    partial.replace(self.path / 'config.json')
+    self.path.mkdir(parents=True, exist_ok=True)
+    # What was being written when a former run ended.
+    for partial in self.path.glob('metrics.csv_temp*'):
+      partial.unlink()
+    environment = _describe_environment()
+    config_path = self.path / 'config.json'
+    if config_path.exists():
+      former = json.loads(config_path.read_text())['environment']
+      for name, value in environment.items():
+        if value != former.get(name):
+          logging.warning(
+            'The run is continued with another %s: %s, not %s. Its metrics may'
+            ' differ from those of an uninterrupted run.',
+            name,
+            value,
+            former.get(name),
+          )
+    else:
+      partial = self.path / 'config.json.partial'
+      partial.write_text(
+        json.dumps({**settings, 'environment': environment}, indent=2) + '\n'
+      )
+      partial.replace(config_path)
+    self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
     self._csv_manager = tff.program.CSVFileReleaseManager(
       self.path / 'metrics.csv',
       # Written whole and renamed in each round: there is never half a line.
@@ -111,6 +173,9 @@ class RunFolder:
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
     """Adds a round to `metrics.csv` and to the events.
 
+    Rounds from this one on that are there already, of a run that ended between
+    two checkpoints, are replaced.
+
     Args:
       metrics: Values by name, of `METRICS`.
       round_num: The number of the round.
@@ -122,8 +187,8 @@ class RunFolder:
     asyncio.run(self._csv_manager.release(metrics, round_num))
     asyncio.run(self._tensorboard_manager.release(metrics, round_num))
 
-  def write_weights(self, weights: tff.learning.models.ModelWeights) -> None:
-    """Writes `weights.npz`, with the weights in the model's order.
+  def finish(self, weights: tff.learning.models.ModelWeights) -> None:
+    """Writes `weights.npz`, in the model's order, and drops the checkpoints.
 
     Args:
       weights: The final weights.
@@ -135,6 +200,7 @@ class RunFolder:
     partial = self.path / 'weights.partial.npz'
     np.savez(partial, *[np.asarray(array) for array in arrays])
     partial.replace(self.path / 'weights.npz')
+    self.checkpoints.remove()
 
   @contextlib.contextmanager
   def log(self):

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 import tqdm
 from absl import logging
 
+from experiments import checkpoints
 from experiments import run_folder
 from tff_ocs import simple_fedavg
 from tff_ocs.tasks import task as task_lib
@@ -38,6 +39,7 @@ def train(
   clients_per_round: int,
   total_rounds: int,
   rounds_per_eval: int,
+  rounds_per_checkpoint: int,
   seed: int,
   folder: run_folder.RunFolder,
   name: str,
@@ -56,8 +58,10 @@ def train(
     total_rounds: The number of rounds.
     rounds_per_eval: The validation set is evaluated after each round whose
       number, from 0, is divisible by it, and after the last.
+    rounds_per_checkpoint: A checkpoint is saved after each so many rounds.
     seed: The experiment's seed.
-    folder: The run's folder, started.
+    folder: The run's folder, started. The run goes on from its last
+      checkpoint.
     name: What the progress bar calls the run.
 
   Raises:
@@ -68,11 +72,25 @@ def train(
   check_cohort(task, clients_per_round)
   cohort_of = _build_cohorts(task, clients_per_round, seed)
   evaluate = task_lib.build_evaluation(task.model, task.test)
-  state = process.initialize()
-  cumulative_bits = 0
+  state, cumulative_bits = process.initialize(), 0
+  progress, first_round = folder.checkpoints.load_latest(
+    checkpoints.Progress(state, cumulative_bits)
+  )
+  if progress is not None:
+    logging.info('Going on from the checkpoint, with round %d.', first_round)
+    state, cumulative_bits = (
+      progress.state,
+      int(progress.cumulative_uplink_bits),
+    )
   shown = {}
-  # On the standard output there may be results.
-  rounds = tqdm.trange(total_rounds, desc=name, unit='round', file=sys.stderr)
+  rounds = tqdm.tqdm(
+    range(first_round, total_rounds),
+    desc=name,
+    initial=first_round,
+    total=total_rounds,
+    unit='round',
+    file=sys.stderr,  # On the standard output there may be results.
+  )
   for round_num in rounds:
     start = time.monotonic()
     state, output = process.next(state, cohort_of(round_num))
@@ -107,7 +125,11 @@ def train(
     shown['loss'] = f'{metrics["training_loss"]:.3f}'
     shown['Gbit'] = f'{cumulative_bits / 1e9:.2f}'
     rounds.set_postfix(shown)
-  folder.write_weights(state.weights)
+    if (round_num + 1) % rounds_per_checkpoint == 0:
+      folder.checkpoints.save(
+        checkpoints.Progress(state, cumulative_bits), round_num
+      )
+  folder.finish(state.weights)
 
 
 def _build_cohorts(

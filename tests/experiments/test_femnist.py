@@ -176,6 +176,8 @@ def test_results_are_not_overwritten_unless_told_to(tmp_path):
   run_and_read(tmp_path, '--total_rounds=1')
   before = (tmp_path / 'run' / 'metrics.csv').read_bytes()
   with pytest.raises(SystemExit, match='already holds results.*--overwrite'):
+    run_and_read(tmp_path, '--noresume')
+  with pytest.raises(SystemExit, match='--total_rounds=1, not 4'):
     run_and_read(tmp_path)
   assert (tmp_path / 'run' / 'metrics.csv').read_bytes() == before
   result = run_and_read(tmp_path, '--total_rounds=2', '--overwrite')

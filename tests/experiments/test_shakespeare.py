@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import importlib
-import json
 import multiprocessing
 import pathlib
 import subprocess
@@ -86,18 +85,59 @@ def child():
   yield from use_child('shakespeare')
 
 
+def run_from_the_shell(name, output_dir, *arguments):
+  """Runs a binary as a program, and checks what it shows.
+
+  Args:
+    name: The binary's name.
+    output_dir: An empty folder for the run's folder.
+    *arguments: The command line.
+
+  Returns:
+    The run's folder.
+  """
+  result = subprocess.run(
+    [
+      sys.executable,
+      '-m',
+      f'experiments.{name}',
+      f'--output_dir={output_dir}',
+      *arguments,
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert result.returncode == 0, result.stderr
+  for shown in ('aocs: 100%', 'accuracy=', 'loss=', 'Gbit=', 'Results: '):
+    assert shown in result.stderr
+  assert 'Traceback' not in result.stderr
+  (folder,) = output_dir.iterdir()
+  return folder
+
+
 @pytest.fixture(scope='module')
-def by_sampling(child, tmp_path_factory):
+def from_shell(tmp_path_factory):
+  """The folder of a run of AOCS as a program."""
+  return run_from_the_shell(
+    'shakespeare', tmp_path_factory.mktemp('aocs'), *SMALL, '--seed=7'
+  )
+
+
+@pytest.fixture(scope='module')
+def by_sampling(child, from_shell, tmp_path_factory):
   """A run of some samplings, with the same seed."""
-  return {
+  results = {
     sampling: child.run_and_read(
       tmp_path_factory.mktemp(sampling),
       *SMALL,
       f'--sampling={sampling}',
       '--seed=7',
     )
-    for sampling in ('full', 'uniform', 'aocs')
+    for sampling in ('full', 'uniform')
   }
+  return {**results, 'aocs': runs.read_run(from_shell)}
 
 
 def test_metrics_are_complete_and_consistent(by_sampling):
@@ -155,8 +195,10 @@ def test_papers_settings_are_the_defaults(child):
   assert child.defaults(defaults) == defaults
 
 
-def test_config_says_how_to_repeat_the_run(by_sampling):
-  config = by_sampling['aocs'].config
+def test_config_says_how_to_repeat_the_run(from_shell):
+  assert from_shell.name == 'shakespeare_synthetic_aocs_n4_m1.5_seed7'
+  config = runs.read_run(from_shell).config
+  # Also the flags of the main module are recorded when it is a program.
   assert config['data_source'] == 'synthetic'
   assert config['sequence_length'] == 5
   assert config['batch_size'] == 8
@@ -187,34 +229,3 @@ def test_bad_settings_end_in_one_line_and_leave_nothing(
 def test_bad_flag_is_named(child, argument):
   with pytest.raises(flags.Error, match=argument.split('=')[0].strip('-')):
     child.run(argument)
-
-
-def test_program_runs_from_the_shell(tmp_path):
-  run_from_the_shell('shakespeare', tmp_path, *SMALL, '--total_rounds=1')
-  (folder,) = tmp_path.iterdir()
-  assert folder.name == 'shakespeare_synthetic_aocs_n4_m1.5_seed0'
-  config = json.loads((folder / 'config.json').read_text())
-  # Also the flags of the main module are recorded when it is a program.
-  assert config['data_source'] == 'synthetic'
-  assert config['sequence_length'] == 5
-
-
-def run_from_the_shell(name, output_dir, *arguments):
-  """Runs a binary as a program, and checks what it shows."""
-  result = subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      f'experiments.{name}',
-      f'--output_dir={output_dir}',
-      *arguments,
-    ],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert result.returncode == 0, result.stderr
-  for shown in ('aocs: 100%', 'accuracy=', 'loss=', 'Gbit=', 'Results: '):
-    assert shown in result.stderr
-  assert 'Traceback' not in result.stderr

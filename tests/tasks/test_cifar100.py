@@ -72,7 +72,7 @@ def test_synthetic_images_are_learnable():
   y = np.concatenate([examples.y for examples in train])
   labels = np.unique(y)
   means = np.stack([x[y == label].mean(axis=0) for label in labels])
-  test = loaded.test.x.reshape(-1, 3072)
+  test = loaded.test.x.reshape(-1, 3072).astype(float)
   # Of |t - m|^2 the part that depends on m.
   distances = np.sum(means**2, axis=1) - 2 * test @ means.T
   assert np.mean(labels[distances.argmin(axis=1)] == loaded.test.y) > 0.9

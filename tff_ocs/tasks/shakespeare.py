@@ -142,26 +142,59 @@ def _gru(inputs, num_steps, kernel, recurrent_kernel, biases):
   Returns:
     The states after each step, float32[num_steps * batch, units].
   """
-  # Update and reset gates, and the candidate for the new state.
-  parts = [2 * _UNITS, _UNITS]
   input_bias, state_bias = tf.unstack(biases)
-  gates, candidates = (
-    tf.split(part, num_steps)
-    for part in tf.split(tf.matmul(inputs, kernel) + input_bias, parts, axis=-1)
-  )
-  states = []
-  for gate, candidate in zip(gates, candidates):
-    from_state = state_bias
-    if states:  # The first state is zero.
-      from_state += tf.matmul(states[-1], recurrent_kernel)
-    state_gate, state_candidate = tf.split(from_state, parts, axis=-1)
-    update, reset = tf.split(tf.sigmoid(gate + state_gate), 2, axis=-1)
-    candidate = tf.tanh(candidate + reset * state_candidate)
-    if states:
+  inputs = tf.matmul(inputs, kernel) + input_bias
+  # The update and the reset gate, and the candidate for the new state.
+  parts = [2 * _UNITS, _UNITS]
+
+  # Its gradient by hand, since the automatic one makes and adds up a gradient
+  # of the whole kernel for each step: a sixth of the time of training.
+  @tf.custom_gradient
+  def walk(inputs, kernel, bias):
+    inputs = tf.split(inputs, num_steps)
+    states = [tf.zeros_like(inputs[0][:, :_UNITS])]
+    steps = []
+    for step_inputs in inputs:
+      from_inputs = tf.split(step_inputs, parts, axis=-1)
+      from_state = tf.split(
+        tf.matmul(states[-1], kernel) + bias, parts, axis=-1
+      )
+      gates = tf.sigmoid(from_inputs[0] + from_state[0])
+      update, reset = tf.split(gates, 2, axis=-1)
+      candidate = tf.tanh(from_inputs[1] + reset * from_state[1])
       states.append(candidate + update * (states[-1] - candidate))
-    else:
-      states.append(candidate - update * candidate)
-  return tf.concat(states, axis=0)
+      steps.append((gates, update, reset, candidate, from_state[1]))
+
+    def gradient(of_states):
+      of_states = tf.split(of_states, num_steps)
+      of_inputs, of_products = [], []
+      of_next = 0.0
+      for step in reversed(range(num_steps)):
+        gates, update, reset, candidate, from_state = steps[step]
+        of_state = of_states[step] + of_next
+        of_candidate = of_state * (1 - update) * (1 - candidate * candidate)
+        of_gates = tf.concat(
+          [of_state * (states[step] - candidate), of_candidate * from_state],
+          axis=-1,
+        )
+        of_gates *= gates * (1 - gates)
+        of_inputs.insert(0, tf.concat([of_gates, of_candidate], axis=-1))
+        of_products.insert(
+          0, tf.concat([of_gates, of_candidate * reset], axis=-1)
+        )
+        of_next = of_state * update + tf.matmul(
+          of_products[0], kernel, transpose_b=True
+        )
+      of_products = tf.concat(of_products, axis=0)
+      of_kernel = tf.matmul(
+        tf.concat(states[:-1], axis=0), of_products, transpose_a=True
+      )
+      of_bias = tf.reduce_sum(of_products, axis=0)
+      return tf.concat(of_inputs, axis=0), of_kernel, of_bias
+
+    return tf.concat(states[1:], axis=0), gradient
+
+  return walk(inputs, recurrent_kernel, state_bias)
 
 
 def _orthogonal(rng, num_rows, num_columns):
