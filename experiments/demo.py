@@ -81,8 +81,8 @@ def main(argv):
   print(_table(results))
   figure = output_dir / 'demo.png'
   panels.plot_panels(
-    results,
-    figure,
+    {label: [run] for label, run in results.items()},
+    [figure],
     caption=(
       f'{task.data_name}; n={_CLIENTS_PER_ROUND} of'
       f' {len(task.train.client_ids)} clients a round, 1 seed'

@@ -1,62 +1,130 @@
-"""Tests of reading runs, and of the four panels."""
+"""Tests of the drawn panels."""
 
-import json
+import pathlib
 
 import numpy as np
 import pytest
+from matplotlib import figure
 from matplotlib import image
 
 from plots import panels
 from plots import runs
+from tests.plots import made_up
 
 
-def write_run(folder, sampling, num_rounds=9):
-  folder.mkdir()
-  (folder / 'config.json').write_text(json.dumps({'sampling': sampling}))
-  lines = ['round,training_loss,cumulative_uplink_bits,validation_accuracy']
-  for r in range(num_rounds):
-    accuracy = f'{r / 10}' if r % 2 == 0 else ''
-    lines.append(f'{r},{2 - r / 10},{(r + 1) * 10**9},{accuracy}')
-  (folder / 'metrics.csv').write_text('\n'.join(lines) + '\n')
-  return runs.read_run(folder)
-
-
-def test_empty_cells_are_nan_and_left_out_of_the_evaluated(tmp_path):
-  run = write_run(tmp_path / 'run', 'aocs')
-  assert run.config == {'sampling': 'aocs'}
-  np.testing.assert_array_equal(
-    np.isnan(run.metrics['validation_accuracy']), [0, 1] * 4 + [0]
+@pytest.fixture
+def drawn(monkeypatch):
+  """The figures that were drawn."""
+  figures = []
+  monkeypatch.setattr(
+    figure.Figure,
+    'savefig',
+    lambda fig, *unused_args, **unused_kwargs: figures.append(fig),
   )
-  rounds, values = run.evaluated('validation_accuracy')
-  np.testing.assert_array_equal(rounds, [0, 2, 4, 6, 8])
-  np.testing.assert_allclose(values, rounds / 10)
+  return figures
 
 
-def test_bits_to_accuracy_are_those_of_the_first_evaluation(tmp_path):
-  run = write_run(tmp_path / 'run', 'aocs')
-  assert runs.bits_to_accuracy(run, 0.35) == 5e9  # After round 4.
-  assert runs.bits_to_accuracy(run, 0.4) == 5e9
-  assert runs.bits_to_accuracy(run, 0.9) == float('inf')
+def read(path, *args, **kwargs):
+  return runs.read_run(made_up.write_run(path, *args, **kwargs))
 
 
-def test_folder_without_a_run_is_an_error(tmp_path):
-  with pytest.raises(FileNotFoundError, match='config.json'):
-    runs.read_run(tmp_path)
-
-
-@pytest.mark.parametrize('ending', ['png', 'pdf'])
-def test_panels_are_drawn(tmp_path, ending):
+def test_panels_are_written_in_the_asked_formats(tmp_path):
   by_label = {
-    label: write_run(tmp_path / label, label)
+    label: [read(tmp_path / label, label)]
     for label in ('full', 'uniform', 'ocs', 'aocs')
   }
-  path = tmp_path / f'figure.{ending}'
-  panels.plot_panels(by_label, path, caption='made-up numbers')
-  assert path.stat().st_size > 5000
-  if ending == 'png':
-    pixels = image.imread(path)
-    # Wide, and not all white: every method's colour is on it.
-    assert pixels.shape[1] > 3 * pixels.shape[0] * 0.8
-    for look in panels._LOOKS.values():
-      rgb = [int(look['color'][i : i + 2], 16) / 255 for i in (1, 3, 5)]
-      assert np.any(np.all(np.abs(pixels[..., :3] - rgb) < 0.02, axis=-1))
+  paths = [tmp_path / 'figure.png', tmp_path / 'figure.pdf']
+  panels.plot_panels(by_label, paths, caption='made-up numbers')
+  assert paths[1].read_bytes().startswith(b'%PDF')
+  pixels = image.imread(paths[0])
+  assert pixels.shape[1] == 7 * 300
+  # Every method's colour is on it.
+  for look in panels._LOOKS.values():
+    rgb = [int(look['color'][i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    assert np.any(np.all(np.abs(pixels[..., :3] - rgb) < 0.02, axis=-1))
+
+
+def test_same_figure_is_the_same_file(tmp_path):
+  by_label = {'aocs': [read(tmp_path / 'run')]}
+  for ending in ('png', 'pdf'):
+    paths = [tmp_path / f'{name}.{ending}' for name in 'ab']
+    for path in paths:
+      panels.plot_panels(by_label, [path], caption='')
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_lines_are_means_and_bands_deviations(tmp_path, drawn):
+  accuracies = ([0.1, 0.5, 0.3], [0.3, 0.7, 0.9])
+  by_label = {
+    'AOCS': [
+      read(
+        tmp_path / str(seed),
+        seed=seed,
+        accuracy=accuracies[seed],
+        bits=[10**8, 2 * 10**8, 4 * 10**8],
+      )
+      for seed in (0, 1)
+    ]
+  }
+  panels.plot_panels(by_label, [pathlib.Path('x.png')], caption='')
+  accuracy, loss, accuracy_by_bits, _ = drawn[0].axes
+  (line,) = accuracy.lines
+  np.testing.assert_allclose(line.get_xdata(), [0, 1, 2])
+  np.testing.assert_allclose(line.get_ydata(), [20, 60, 60])
+  (line,) = accuracy_by_bits.lines
+  np.testing.assert_allclose(line.get_xdata(), [1, 2, 4])  # In 10^8 bits.
+  np.testing.assert_allclose(line.get_ydata(), [20, 60, 60])
+  # Deviations: sqrt(2) times 10, 10, 30.
+  (band,) = accuracy.collections
+  vertices = band.get_paths()[0].vertices
+  for x, low, high in zip(
+    [0, 1, 2],
+    [20 - 200**0.5, 60 - 200**0.5, 60 - 1800**0.5],
+    [20 + 200**0.5, 60 + 200**0.5, 60 + 1800**0.5],
+  ):
+    at_x = vertices[vertices[:, 0] == x, 1]
+    np.testing.assert_allclose([at_x.min(), at_x.max()], [low, high])
+  # The losses are equal, so there is nothing to draw a band of.
+  assert not loss.collections
+  assert accuracy.get_ylim() == (0, 100)
+
+
+def test_best_so_far_has_two_panels(tmp_path, drawn):
+  run = read(tmp_path / 'run', accuracy=[0.1, 0.5, 0.3])
+  panels.plot_panels(
+    {'AOCS': [run]}, [pathlib.Path('x.png')], caption='', best_so_far=True
+  )
+  by_rounds, by_bits = drawn[0].axes
+  for axis in (by_rounds, by_bits):
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), [10, 50, 50])
+  assert by_bits.get_xscale() == 'log'
+
+
+def test_spikes_do_not_squeeze_the_loss(tmp_path, drawn):
+  run = read(tmp_path / 'run')
+  run.metrics['training_loss'][:] = [2, 2, 2, 1, 500, 1, np.nan, 1, 1]
+  panels.plot_panels({'AOCS': [run]}, [pathlib.Path('x.png')], caption='')
+  assert drawn[0].axes[1].get_ylim() == (0, pytest.approx(2.3))
+
+
+def test_legend_has_each_method_and_m_is_told_by_dashes(tmp_path, drawn):
+  by_label = {
+    f'{sampling} {m}': [read(tmp_path / f'{sampling}{m}', sampling, m)]
+    for sampling, m in [
+      ('full', 3),
+      ('uniform', 3),
+      ('uniform', 6),
+      ('aocs', 3),
+      ('aocs', 6),
+    ]
+  }
+  panels.plot_panels(by_label, [pathlib.Path('x.png')], caption='')
+  (legend,) = drawn[0].legends
+  texts = [text.get_text() for text in legend.get_texts()]
+  # A column for each sampling.
+  assert texts == ['full 3', '', 'uniform 3', 'uniform 6', 'aocs 3', 'aocs 6']
+  lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+  assert lines['aocs 3'].get_color() == lines['aocs 6'].get_color()
+  assert lines['aocs 3'].get_linestyle() == '-'
+  assert lines['aocs 6'].get_linestyle() == '--'
+  assert lines['uniform 6'].get_linestyle() == '--'
