@@ -56,7 +56,15 @@ def main(argv):
         folder.start(
           {
             'sampling': sampling,
-            'scheme': repr(scheme),
+            'data_source': 'bundled',
+            'unbalanced_set': '1',
+            'expected_clients': m,
+            'max_iterations': 4,
+            'batch_size': 20,
+            'client_epochs': 1,
+            'server_learning_rate': 1.0,
+            'total_rounds': _TOTAL_ROUNDS.value,
+            'rounds_per_eval': _ROUNDS_PER_EVAL,
             'clients_per_round': _CLIENTS_PER_ROUND,
             'client_learning_rate': learning_rate,
             'seed': _SEED.value,

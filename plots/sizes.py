@@ -1,0 +1,186 @@
+"""Figure 2 of the paper: how large the clients of the FEMNIST sets are."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+from typing import Optional
+from typing import Union
+
+import numpy as np
+from matplotlib import figure
+from matplotlib import style
+from matplotlib import ticker
+
+from plots import panels
+from plots import runs
+
+_NUM_BINS = 40
+
+
+class Sizes(NamedTuple):
+  """The sizes of the clients of the three training sets.
+
+  Attributes:
+    caption: What the data is.
+    of_set: By the number of the set, the examples of each client, integer
+      arrays of shape [num_clients].
+  """
+
+  caption: str
+  of_set: Mapping[int, np.ndarray]
+
+
+NO_SOURCE = (
+  'the sizes of the clients are not recorded with runs, and need either'
+  ' --cache_dir, the folder of emnist_all.sqlite, or FEMNIST runs with one of'
+  ' --data_source=bundled|synthetic.'
+)
+
+
+def find_source(
+  groups: Sequence[runs.Group], cache_dir: Optional[str]
+) -> Optional[str]:
+  """The data source that the sizes can be had from; `None` if there is none.
+
+  Args:
+    groups: Runs, of which those of FEMNIST tell which data it is.
+    cache_dir: The folder of TFF's file; `None` if the runs' data needs none.
+
+  Returns:
+    The source, as --data_source names it.
+  """
+  if cache_dir is not None:
+    return 'tff'
+  sources = {
+    group.experiment.data_source
+    for group in groups
+    if 'unbalanced_set' in group.settings
+  } - {'tff'}
+  return sources.pop() if len(sources) == 1 else None
+
+
+def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
+  """Makes the three sets again, as the runs did; their folders hold no sizes.
+
+  Args:
+    groups: As for `find_source`.
+    cache_dir: As for `find_source`.
+
+  Returns:
+    The `Sizes`.
+
+  Raises:
+    DataError: If the file is missing or is not the data set.
+    RunsError: If there is no source, or if it is other data than the runs were
+      trained on.
+  """
+  source = find_source(groups, cache_dir)
+  if source is None:
+    raise runs.RunsError(NO_SOURCE)
+  of_femnist = [
+    group
+    for group in groups
+    if 'unbalanced_set' in group.settings
+    and group.experiment.data_source == source
+  ]
+  # Only here, since it takes seconds, and the other figures need none of it.
+  from tff_ocs.tasks import client_data
+  from tff_ocs.tasks import femnist
+
+  numbers = list(femnist.UNBALANCED_SETS)
+  if source == 'tff':
+    # Not by femnist.load_tff, which would download what is missing.
+    pool = client_data.SqlClientData(
+      pathlib.Path(cache_dir) / femnist.DATABASE,
+      'digits_only_train',
+      parse=None,  # No example is read.
+    )
+    pools = {
+      number: femnist.unbalance(
+        pool, femnist.find_unbalancing(pool.num_examples, number)
+      )
+      for number in numbers
+    }
+    names = {g.experiment.data.split(', unbalanced')[0] for g in of_femnist}
+    name = f'digits in {femnist.DATABASE}, {len(pool.client_ids)} writers'
+    if len(names) == 1:
+      (name,) = names
+  else:
+    load = {
+      'bundled': femnist.load_bundled,
+      'synthetic': femnist.load_synthetic,
+    }[source]
+    tasks = {number: load(seed=0, unbalanced_set=number) for number in numbers}
+    pools = {number: task.train for number, task in tasks.items()}
+    name = tasks[1].data_name.removesuffix(', set 1')
+  of_set = {
+    number: np.array(list(pool.num_examples.values()))
+    for number, pool in pools.items()
+  }
+  for group in of_femnist:
+    _check_same_data(group, of_set)
+  return Sizes(
+    f'Data: {name}; source: {source}. Large: with more examples than the'
+    ' average client.',
+    of_set,
+  )
+
+
+def _check_same_data(group, of_set):
+  for number, sizes in of_set.items():
+    if group.experiment.name != f'FEMNIST set {number}':
+      continue
+    found = len(sizes), int(sizes.sum())
+    recorded = tuple(
+      group.settings.get(name) for name in ('pool_clients', 'pool_examples')
+    )
+    if found != recorded:
+      raise runs.RunsError(
+        f'{group.runs[0].path} was trained on {recorded[0]} clients with'
+        f' {recorded[1]} examples, but set {number} has {found[0]} with'
+        f' {found[1]} here: it is other data.'
+      )
+
+
+def plot_sizes(sizes: Sizes, paths: Sequence[Union[str, os.PathLike]]) -> None:
+  """Draws a histogram for each of the sets.
+
+  Args:
+    sizes: The sizes.
+    paths: Where to write the figure; the endings decide the formats.
+
+  Raises:
+    OSError: If the figure cannot be written.
+  """
+  largest = max(of_set.max() for of_set in sizes.of_set.values())
+  width = max(1, round(largest / _NUM_BINS))
+  bins = np.arange(0.5, largest + width + 0.5, width)
+  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+    fig = figure.Figure(figsize=(7.0, 1.9), layout='constrained')
+    axes = fig.subplots(1, len(sizes.of_set), sharex=True, sharey=True)
+    for axis, (number, of_set) in zip(axes, sizes.of_set.items()):
+      axis.hist(of_set, bins, color='#0072B2')
+      # A few hundred small clients beside a few large ones of each size.
+      axis.set_yscale('log')
+      axis.set_ylim(bottom=0.7)
+      axis.set_title(
+        f'Data set {number}: {len(of_set):,} clients, {of_set.sum():,} examples'
+      )
+      axis.set_xlabel('Examples of a client')
+      axis.yaxis.set_minor_locator(ticker.NullLocator())
+      is_large = of_set > of_set.mean()
+      axis.text(
+        0.5,
+        0.95,
+        f'large clients: {100 * is_large.mean():.1f} %, with\n'
+        f'{100 * of_set[is_large].sum() / of_set.sum():.1f} % of the examples',
+        transform=axis.transAxes,
+        ha='center',
+        va='top',
+      )
+    axes[0].set_ylabel('Clients')
+    panels.add_caption(fig, sizes.caption)
+    for path in paths:
+      panels.save(fig, path)

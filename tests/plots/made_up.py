@@ -1,0 +1,75 @@
+"""Writes folders of runs with made-up numbers."""
+
+import json
+
+import numpy as np
+
+FEMNIST = {
+  'data_source': 'synthetic',
+  'unbalanced_set': '1',
+  'unbalanced_s': None,
+  'unbalanced_a': None,
+  'unbalanced_b': None,
+}
+SHAKESPEARE = {'data_source': 'tff', 'sequence_length': 5}
+CIFAR100 = {'data_source': 'synthetic', 'scale_inputs': False}
+
+
+def write_run(
+  folder,
+  sampling='aocs',
+  m=3,
+  seed=0,
+  *,
+  of=FEMNIST,
+  finished=True,
+  bits=None,
+  accuracy=None,
+  **settings,
+):
+  """Writes a run of 9 rounds with an evaluation after every second.
+
+  Args:
+    folder: Where; made with all folders above it.
+    sampling: The sampling.
+    m: The expected participants.
+    seed: The seed.
+    of: The settings that the experiment's binary has.
+    finished: Whether there are final weights.
+    bits: The cumulative bits after each round.
+    accuracy: The validation accuracy after each round; NaN where not evaluated.
+    **settings: More settings.
+
+  Returns:
+    The folder.
+  """
+  folder.mkdir(parents=True)
+  config = {
+    **of,
+    'sampling': sampling,
+    'clients_per_round': 32,
+    'expected_clients': float(m),
+    'max_iterations': 4,
+    'total_rounds': 9,
+    'batch_size': 20,
+    'client_learning_rate': 0.125,
+    'seed': seed,
+    'data': 'made-up numbers',
+    **settings,
+    'environment': {'cpus': seed},
+  }
+  (folder / 'config.json').write_text(json.dumps(config))
+  if bits is None:
+    bits = (np.arange(9) + 1) * 10**8 * (32 if sampling == 'full' else m)
+  if accuracy is None:
+    accuracy = [r / 10 if r % 2 == 0 else np.nan for r in range(9)]
+  lines = [
+    'round,cumulative_uplink_bits,participants,training_loss'
+    ',validation_accuracy'
+  ]
+  for r, (b, a) in enumerate(zip(bits, accuracy)):
+    lines.append(f'{r},{b},{m},{2 - r / 10},{"" if np.isnan(a) else a}')
+  (folder / 'metrics.csv').write_text('\n'.join(lines) + '\n')
+  if finished:
+    (folder / 'weights.npz').touch()
+  return folder

@@ -1,0 +1,250 @@
+"""Tests of the command that draws the paper's figures."""
+
+import pathlib
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from plots import figures
+from plots import runs
+from plots import sizes
+from tests.plots import made_up
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+def draw(tmp_path, figure='all', **options):
+  """Draws; returns the names of the figures it wrote."""
+  output_dir = tmp_path / 'figures'
+  options = {
+    'results_dir': str(tmp_path),
+    'output_dir': str(output_dir),
+    **options,
+  }
+  figures.draw_figures(figure=figure, **options)
+  return sorted(path.name for path in output_dir.iterdir())
+
+
+def write_all(tmp_path, **settings):
+  """All methods of figure 3, with two seeds each."""
+  for sampling, m in figures._methods(figures._FIGURES[3]):
+    for seed in (0, 1):
+      made_up.write_run(
+        tmp_path / f'{sampling}_{m}_{seed}', sampling, m or 3, seed, **settings
+      )
+
+
+def test_all_figures_with_runs_are_drawn(tmp_path, capsys):
+  write_all(tmp_path, pool_clients=100, pool_examples=4000)
+  made_up.write_run(tmp_path / 'cifar', of=made_up.CIFAR100)
+  names = draw(tmp_path)
+  assert names == [
+    f'figure_{number}.{ending}'
+    for number in (13, 2, 3, 8)
+    for ending in ('pdf', 'png')
+  ]
+  errors = capsys.readouterr().err.splitlines()
+  assert errors == [
+    'figure 13: no runs of full participation; uniform, m=3',
+    'figures without runs: 4, 5, 6, 7, 9, 10, 11, 12',
+  ]
+
+
+def test_seeds_and_data_stand_in_the_figure(tmp_path, monkeypatch):
+  write_all(tmp_path)
+  made_up.write_run(tmp_path / 'ocs', 'ocs')
+  calls = []
+  monkeypatch.setattr(
+    figures.panels,
+    'plot_panels',
+    lambda *args, **kwargs: calls.append((args, kwargs)),
+  )
+  draw(tmp_path, '3')
+  (((by_label, _), options),) = calls
+  assert {label: len(of_method) for label, of_method in by_label.items()} == {
+    'full participation (2 seeds)': 2,
+    'uniform, m=3 (2 seeds)': 2,
+    'uniform, m=6 (2 seeds)': 2,
+    'OCS, m=3 (1 seed)': 1,
+    'AOCS, m=3 (2 seeds)': 2,
+    'AOCS, m=6 (2 seeds)': 2,
+  }
+  assert options == {
+    'caption': (
+      'FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic. Mean ±'
+      ' standard deviation over seeds.'
+    ),
+    'best_so_far': False,
+  }
+
+
+def test_missing_and_unfinished_runs_are_named(tmp_path, capsys):
+  made_up.write_run(tmp_path / 'full', 'full')
+  made_up.write_run(tmp_path / 'aocs', 'aocs', 6)
+  made_up.write_run(tmp_path / 'uniform', 'uniform', finished=False)
+  assert draw(tmp_path, '3') == ['figure_3.pdf', 'figure_3.png']
+  assert capsys.readouterr().err.splitlines() == [
+    f'{tmp_path / "uniform"} is left out: the run is not finished.',
+    'figure 3: no runs of uniform, m=3; uniform, m=6; AOCS, m=3',
+  ]
+
+
+def test_figure_without_runs_is_an_error(tmp_path):
+  made_up.write_run(tmp_path / 'run', 'full')
+  with pytest.raises(
+    SystemExit,
+    match='figure 7 .*no runs of Shakespeare with n=128, but of FEMNIST set 1',
+  ):
+    draw(tmp_path, '7')
+
+
+def test_no_runs_at_all_are_an_error(tmp_path):
+  with pytest.raises(
+    SystemExit, match='no finished run of .* below --results_dir='
+  ):
+    draw(tmp_path)
+  with pytest.raises(SystemExit, match='nowhere is not a folder'):
+    draw(tmp_path, results_dir=str(tmp_path / 'nowhere'))
+
+
+def test_runs_of_no_figure_are_an_error(tmp_path):
+  made_up.write_run(
+    tmp_path / 'run', of=made_up.SHAKESPEARE, clients_per_round=16
+  )
+  with pytest.raises(SystemExit, match='shows Shakespeare with n=16'):
+    draw(tmp_path)
+
+
+def test_several_data_sources_are_an_error_until_one_is_chosen(
+  tmp_path, capsys
+):
+  made_up.write_run(
+    tmp_path / 'a', 'full', pool_clients=100, pool_examples=4000
+  )
+  made_up.write_run(
+    tmp_path / 'b',
+    'full',
+    of={**made_up.FEMNIST, 'data_source': 'tff'},
+    data='the real thing',
+  )
+  with pytest.raises(SystemExit, match='data_source=synthetic.*--data,'):
+    draw(tmp_path, '3')
+  with pytest.raises(SystemExit, match='not drawn: figures 3, 8'):
+    draw(tmp_path)
+  assert 'figure 3 is not drawn' in capsys.readouterr().err
+  for data in ('tff', 'real thing'):
+    assert 'figure_3.png' in draw(tmp_path, '3', data=data)
+  with pytest.raises(SystemExit, match='--data=nothing'):
+    draw(tmp_path, '3', data='nothing')
+
+
+def test_diverged_runs_are_named(tmp_path, capsys):
+  folder = made_up.write_run(tmp_path / 'run', 'full')
+  metrics = folder / 'metrics.csv'
+  metrics.write_text(metrics.read_text().replace(',1.5,', ',nan,'))
+  draw(tmp_path, '3')
+  assert f'{folder} diverged' in capsys.readouterr().err
+
+
+def test_figure_that_cannot_be_written_is_an_error(tmp_path):
+  made_up.write_run(tmp_path / 'run', 'full')
+  (tmp_path / 'file').touch()
+  with pytest.raises(SystemExit, match='figure 3 cannot be drawn: .*file'):
+    draw(tmp_path, '3', output_dir=str(tmp_path / 'file'))
+
+
+def write_pool(path, num_examples):
+  """A database of TFF's with clients' sizes alone."""
+  with sqlite3.connect(path) as connection:
+    connection.execute(
+      'CREATE TABLE examples (split_name TEXT, client_id TEXT,'
+      ' serialized_example_proto BLOB)'
+    )
+    connection.execute(
+      'CREATE TABLE client_metadata (client_id TEXT, split_name TEXT,'
+      ' num_examples INTEGER)'
+    )
+    connection.executemany(
+      "INSERT INTO client_metadata VALUES (?, 'digits_only_train', ?)",
+      [(f'writer_{i}', n) for i, n in enumerate(num_examples)],
+    )
+    connection.executemany(
+      "INSERT INTO examples VALUES ('digits_only_train', ?, x'')",
+      [(f'writer_{i}',) for i, _ in enumerate(num_examples)],
+    )
+  connection.close()
+
+
+def test_sizes_are_made_from_the_file(tmp_path):
+  # 2 of 20 are large; of the 18 others set 2 keeps 8, and set 3 keeps 2.
+  write_pool(tmp_path / 'emnist_all.sqlite', [100] * 2 + [50] * 18)
+  found = sizes.find_sizes([], str(tmp_path))
+  assert {k: sorted(v) for k, v in found.of_set.items()} == {
+    1: [3] * 18 + [100] * 2,
+    2: [3] * 8 + [100] * 2,
+    3: [3] * 2 + [100] * 2,
+  }
+  assert found.caption.startswith(
+    'Data: digits in emnist_all.sqlite, 20 writers; source: tff.'
+  )
+  assert draw(tmp_path, '2', cache_dir=str(tmp_path)) == [
+    'figure_2.pdf',
+    'figure_2.png',
+  ]
+
+
+def test_sizes_of_other_data_than_the_runs_are_an_error(tmp_path):
+  write_pool(tmp_path / 'emnist_all.sqlite', [100] * 2 + [50] * 18)
+  made_up.write_run(
+    tmp_path / 'run',
+    of={**made_up.FEMNIST, 'data_source': 'tff'},
+    pool_clients=836,
+    pool_examples=12517,
+  )
+  groups, _ = runs.find_groups(tmp_path)
+  with pytest.raises(runs.RunsError, match='836 clients with 12517.* 20 with'):
+    sizes.find_sizes(groups, str(tmp_path))
+
+
+def test_sizes_of_data_without_a_file_are_those_of_the_runs(tmp_path):
+  made_up.write_run(tmp_path / 'run', pool_clients=100, pool_examples=4000)
+  groups, _ = runs.find_groups(tmp_path)
+  found = sizes.find_sizes(groups, None)
+  assert {k: len(v) for k, v in found.of_set.items()} == dict.fromkeys(
+    (1, 2, 3), 100
+  )
+  assert 'source: synthetic' in found.caption
+
+
+def test_sizes_without_a_source_are_skipped_with_a_line(tmp_path, capsys):
+  made_up.write_run(
+    tmp_path / 'run', of={**made_up.FEMNIST, 'data_source': 'tff'}
+  )
+  assert 'figure_3.png' in draw(tmp_path)
+  assert 'figure 2 is not drawn: ' in capsys.readouterr().err
+  with pytest.raises(SystemExit, match='figure 2 cannot.*--cache_dir'):
+    draw(tmp_path, '2')
+  with pytest.raises(SystemExit, match='emnist_all.sqlite'):
+    draw(tmp_path, '2', cache_dir=str(tmp_path))
+  assert not list(tmp_path.glob('*.sqlite'))  # Nothing was downloaded.
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ([], '--results_dir'),
+    (['--results_dir=.', '--figure=1'], '--figure=1'),
+    (['--results_dir=.', 'x'], "unexpected argument 'x'"),
+  ],
+)
+def test_bad_command_lines_are_named(arguments, message):
+  ended = subprocess.run(
+    [sys.executable, '-m', 'plots.figures', *arguments],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert ended.returncode == 1
+  assert message in ended.stderr

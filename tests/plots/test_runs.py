@@ -1,0 +1,160 @@
+"""Tests of reading, finding and grouping runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plots import runs
+from tests.plots import made_up
+
+
+def test_empty_cells_are_nan_and_left_out_of_the_evaluated(tmp_path):
+  run = runs.read_run(made_up.write_run(tmp_path / 'run'))
+  assert run.config['sampling'] == 'aocs'
+  np.testing.assert_array_equal(
+    np.isnan(run.metrics['validation_accuracy']), [0, 1] * 4 + [0]
+  )
+  rounds, values = run.evaluated('validation_accuracy')
+  np.testing.assert_array_equal(rounds, [0, 2, 4, 6, 8])
+  np.testing.assert_allclose(values, rounds / 10)
+
+
+def test_rounds_and_bits_to_accuracy_are_those_of_the_first_evaluation(
+  tmp_path,
+):
+  run = runs.read_run(made_up.write_run(tmp_path / 'run', m=10))
+  # After round 4, which is the fifth.
+  for accuracy in (0.35, 0.4):
+    assert runs.rounds_to_accuracy(run, accuracy) == 5
+    assert runs.bits_to_accuracy(run, accuracy) == 5e9
+  assert runs.rounds_to_accuracy(run, 0.9) == float('inf')
+  assert runs.bits_to_accuracy(run, 0.9) == float('inf')
+
+
+def test_folder_without_a_run_is_an_error(tmp_path):
+  with pytest.raises(FileNotFoundError, match='config.json'):
+    runs.read_run(tmp_path)
+
+
+def test_runs_are_grouped_by_what_their_configs_say(tmp_path):
+  # Folders' names and places say nothing.
+  made_up.write_run(tmp_path / 'a' / 'b', 'aocs', 6, seed=1)
+  made_up.write_run(tmp_path / 'c', 'aocs', 6, seed=0, output_dir='elsewhere')
+  made_up.write_run(tmp_path / 'd', 'aocs', 3)
+  # m and j_max have no meaning for full participation.
+  made_up.write_run(tmp_path / 'e', 'full', 3, seed=0)
+  made_up.write_run(tmp_path / 'f', 'full', 6, seed=1, max_iterations=2)
+  made_up.write_run(tmp_path / 'g', 'uniform', 3)
+  made_up.write_run(tmp_path / 'h', of=made_up.SHAKESPEARE)
+  made_up.write_run(
+    tmp_path / 'i', of=made_up.SHAKESPEARE, clients_per_round=128
+  )
+  made_up.write_run(tmp_path / 'j', of=made_up.CIFAR100)
+  made_up.write_run(tmp_path / 'k', data='other numbers')
+  groups, left_out = runs.find_groups(tmp_path)
+  assert not left_out
+  found = [
+    (
+      group.experiment[:3],
+      group.method.label,
+      [run.config['seed'] for run in group.runs],
+    )
+    for group in groups
+  ]
+  data = 'made-up numbers'
+  assert found == [
+    (('CIFAR100', 32, data), 'AOCS, m=3', [0]),
+    (('FEMNIST set 1', 32, data), 'full participation', [0, 1]),
+    (('FEMNIST set 1', 32, data), 'uniform, m=3', [0]),
+    (('FEMNIST set 1', 32, data), 'AOCS, m=3', [0]),
+    (('FEMNIST set 1', 32, data), 'AOCS, m=6', [0, 1]),
+    (('FEMNIST set 1', 32, 'other numbers'), 'AOCS, m=3', [0]),
+    (('Shakespeare', 32, data), 'AOCS, m=3', [0]),
+    (('Shakespeare', 128, data), 'AOCS, m=3', [0]),
+  ]
+
+
+@pytest.mark.parametrize(
+  'settings, name',
+  [
+    ({'unbalanced_set': '3'}, 'FEMNIST set 3'),
+    ({'unbalanced_set': 'none'}, 'FEMNIST, balanced'),
+    (
+      {'unbalanced_s': 0.5, 'unbalanced_a': 3, 'unbalanced_b': 110},
+      'FEMNIST s=0.5, a=3, b=110',
+    ),
+  ],
+)
+def test_forms_of_femnist_are_told_apart(tmp_path, settings, name):
+  made_up.write_run(tmp_path / 'run', **settings)
+  ((group,), _) = runs.find_groups(tmp_path)
+  assert group.experiment.name == name
+
+
+@pytest.mark.parametrize(
+  'settings', [{'batch_size': 10}, {'client_learning_rate': 0.5}]
+)
+def test_runs_with_other_settings_are_not_averaged(tmp_path, settings):
+  made_up.write_run(tmp_path / 'a', seed=0)
+  made_up.write_run(tmp_path / 'b', seed=1, **settings)
+  groups, _ = runs.find_groups(tmp_path)
+  assert len(groups) == 2
+  (name,) = settings
+  with pytest.raises(runs.RunsError, match=f'{name}=.*both are AOCS, m=3'):
+    runs.check_comparable(groups)
+
+
+def test_methods_may_differ_in_step_size_but_not_in_batch_size(tmp_path):
+  made_up.write_run(tmp_path / 'a')
+  made_up.write_run(tmp_path / 'b', 'uniform', client_learning_rate=2**-5)
+  groups, _ = runs.find_groups(tmp_path)
+  runs.check_comparable(groups)
+  made_up.write_run(tmp_path / 'c', 'full', batch_size=10)
+  groups, _ = runs.find_groups(tmp_path)
+  with pytest.raises(runs.RunsError, match='batch_size=10.*be compared'):
+    runs.check_comparable(groups)
+
+
+def test_a_seed_does_not_count_twice(tmp_path):
+  made_up.write_run(tmp_path / 'a')
+  made_up.write_run(tmp_path / 'b')
+  with pytest.raises(runs.RunsError, match='same run.*seed 0'):
+    runs.find_groups(tmp_path)
+
+
+def test_what_is_left_out_is_named_with_the_reason(tmp_path):
+  made_up.write_run(tmp_path / 'unfinished', finished=False)
+  broken = made_up.write_run(tmp_path / 'broken')
+  (broken / 'config.json').write_text('{')
+  other = made_up.write_run(tmp_path / 'other')
+  (other / 'config.json').write_text(json.dumps({'sampling': 'aocs'}))
+  lacking = made_up.write_run(tmp_path / 'lacking')
+  config = json.loads((lacking / 'config.json').read_text())
+  del config['data']
+  (lacking / 'config.json').write_text(json.dumps(config))
+  made_up.write_run(tmp_path / 'unknown', sampling='best')
+  empty = made_up.write_run(tmp_path / 'without_rounds')
+  (empty / 'metrics.csv').write_text('')
+  bare = made_up.write_run(tmp_path / 'without_metrics')
+  (bare / 'metrics.csv').unlink()
+  groups, left_out = runs.find_groups(tmp_path)
+  assert not groups
+  expected = [
+    ('broken', 'Expecting property name'),
+    ('lacking', 'no data'),
+    ('other', 'not one of experiments.femnist'),
+    ('unfinished', 'not finished'),
+    ('unknown', "unknown sampling, 'best'"),
+    ('without_metrics', 'metrics.csv'),
+    ('without_rounds', 'no rounds'),
+  ]
+  assert len(left_out) == len(expected)
+  for line, (name, reason) in zip(left_out, expected):
+    assert line.startswith(f'{tmp_path / name} is left out: ')
+    assert reason in line
+
+
+def test_missing_folder_is_an_error(tmp_path):
+  with pytest.raises(runs.RunsError, match='nowhere is not a folder'):
+    runs.find_groups(tmp_path / 'nowhere')
