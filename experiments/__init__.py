@@ -1,8 +1,13 @@
 """The paper's experiments, as programs."""
 
-# Before any other import: it quietens TensorFlow, and says in a line if the
-# environment is wrong.
-import tff_ocs  # noqa: F401, I001
+import sys
+
+# Before any other import: it quietens TensorFlow, and tells what is wrong with
+# the environment.
+try:
+  import tff_ocs  # noqa: F401
+except ImportError as error:
+  sys.exit(f'error: {error}')
 
 import tensorflow_federated as tff
 

@@ -128,6 +128,15 @@ def _define_validators():
       message='must be a finite number above 0',
     )
 
+  flags.register_validator(
+    'run_name',
+    lambda name: (
+      name is None
+      or (name not in ('', '.', '..') and os.path.basename(name) == name)
+    ),
+    message='must be the name of a folder, without a path',
+  )
+
 
 _define_validators()
 
@@ -166,11 +175,10 @@ def run(
     client_learning_rate: The paper's step size, where the flag is not given.
     own_flags: The name of the binary's module, whose flags are recorded too.
   """
+  path = os.path.join(OUTPUT_DIR.value, RUN_NAME.value or _run_name(data))
   try:
     folder = run_folder.RunFolder(
-      os.path.join(OUTPUT_DIR.value, RUN_NAME.value or _run_name(data)),
-      overwrite=OVERWRITE.value,
-      resume=RESUME.value,
+      path, overwrite=OVERWRITE.value, resume=RESUME.value
     )
     with folder.log():
       _run(folder, load_task, client_learning_rate, own_flags)
@@ -184,8 +192,8 @@ def run(
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     sys.exit(
-      f'interrupted; the same command goes on from the last checkpoint in'
-      f' {folder.path}'
+      'interrupted; the same command, without --overwrite, resumes from the'
+      f' last checkpoint in {path}'
     )
 
 
@@ -193,7 +201,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
   learning_rate = CLIENT_LEARNING_RATE.value
   if learning_rate is None:
     learning_rate = default_learning_rate
-    source = "the paper's for this sampling and data"
+    source = "the paper's for this sampling"
   else:
     source = 'as given'
   settings = {

@@ -70,7 +70,8 @@ class Checkpoints:
       raise OSError(
         f'The checkpoint after round {round_num} cannot be written to'
         f' {self._path}: {error.message}. Make room or mend the folder, and'
-        ' start the same command again: it goes on from the checkpoint before.'
+        ' start the same command again (without --overwrite): it resumes from'
+        ' the checkpoint before.'
       ) from error
 
   def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:

@@ -39,6 +39,15 @@ _ROUNDS_PER_EVAL = 2
 def main(argv):
   if len(argv) > 1:
     sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  try:
+    _run()
+  except (ImportError, OSError, execution.WorkerError) as error:
+    sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit('interrupted')
+
+
+def _run():
   output_dir = pathlib.Path(_OUTPUT_DIR.value)
   m = _EXPECTED_CLIENTS
   methods = {

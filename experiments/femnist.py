@@ -110,6 +110,11 @@ def _unbalancing():
       'error: --unbalanced_s, --unbalanced_a and --unbalanced_b go together;'
       f' missing: --unbalanced_{missing[0]}.'
     )
+  if flags.FLAGS['unbalanced_set'].present:
+    sys.exit(
+      'error: --unbalanced_set goes without --unbalanced_s, --unbalanced_a and'
+      ' --unbalanced_b.'
+    )
   if not _A.value < _B.value:
     sys.exit(
       'error: --unbalanced_a must be below --unbalanced_b, found'

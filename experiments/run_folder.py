@@ -15,6 +15,7 @@ It holds
 import asyncio
 import collections
 import contextlib
+import fcntl
 import importlib.metadata
 import json
 import logging as python_logging
@@ -26,6 +27,7 @@ import subprocess
 from collections.abc import Mapping
 from logging import handlers
 from typing import Any
+from typing import Optional
 from typing import Union
 
 import numpy as np
@@ -51,6 +53,17 @@ METRICS = {
 }
 
 
+# All that a run writes.
+_WRITTEN = (
+  'checkpoints',
+  'config.json*',
+  'events',
+  'log.txt',
+  'metrics.csv*',
+  'weights*.npz',
+)
+
+
 class RunFolder:
   """Where one run writes its results."""
 
@@ -74,12 +87,12 @@ class RunFolder:
     """
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
-    is_run = (self.path / 'config.json').exists()
-    if self.path.exists() and any(self.path.iterdir()):
-      if not is_run:
+    self._is_started = False
+    if self.path.is_dir() and any(self.path.iterdir()):
+      if self._read_config() is None:
         raise FileExistsError(
-          f'{self.path} holds files, but none of a run (no config.json): they'
-          ' are not replaced, even with --overwrite.'
+          f'{self.path} holds files, but none of a run (no config.json of one):'
+          ' they are not replaced, even with --overwrite.'
         )
       if not overwrite and not resume:
         raise FileExistsError(
@@ -93,6 +106,28 @@ class RunFolder:
       raise NotADirectoryError(f'{existing} is not a folder.')
     if not os.access(existing, os.W_OK | os.X_OK):
       raise PermissionError(f'{existing} cannot be written to.')
+
+  def _read_config(self) -> Optional[dict[str, Any]]:
+    """The former run's `config.json`; `None` if there is none of a run."""
+    try:
+      config = json.loads((self.path / 'config.json').read_text())
+    except (OSError, ValueError):
+      return None
+    if not isinstance(config, dict) or 'environment' not in config:
+      return None
+    return config
+
+  def _lock(self) -> None:
+    """Keeps other processes from the folder until the run ends."""
+    self._lock_descriptor = os.open(self.path, os.O_RDONLY)
+    try:
+      fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      os.close(self._lock_descriptor)
+      raise FileExistsError(
+        f'Another process is running in {self.path}. Wait for it, end it, or'
+        ' use another --output_dir or --run_name.'
+      ) from None
 
   @property
   def is_finished(self) -> bool:
@@ -109,10 +144,9 @@ class RunFolder:
       FileExistsError: If the former run is to be continued, but had other
         settings.
     """
-    former_path = self.path / 'config.json'
-    if self._overwrite or not former_path.exists():
+    former = self._read_config()
+    if self._overwrite or former is None:
       return
-    former = json.loads(former_path.read_text())
     # As they are after being written and read.
     settings = json.loads(json.dumps(settings))
     for name in settings:
@@ -133,25 +167,28 @@ class RunFolder:
       FileExistsError: As `check_settings`.
       OSError: If the folder cannot be written to.
     """
-    self.check_settings(settings)
-    if self._overwrite and self.path.exists():
-      shutil.rmtree(self.path)
     self.path.mkdir(parents=True, exist_ok=True)
+    self._lock()
+    self.check_settings(settings)
+    if self._overwrite:
+      for pattern in _WRITTEN:
+        for path in self.path.glob(pattern):
+          shutil.rmtree(path) if path.is_dir() else path.unlink()
     # What was being written when a former run ended.
     for partial in self.path.glob('metrics.csv_temp*'):
       partial.unlink()
     environment = _describe_environment()
     config_path = self.path / 'config.json'
-    if config_path.exists():
-      former = json.loads(config_path.read_text())['environment']
+    former = self._read_config()
+    if former is not None:
       for name, value in environment.items():
-        if value != former.get(name):
+        if value != former['environment'].get(name):
           logging.warning(
             'The run is continued with another %s: %s, not %s. Its metrics may'
             ' differ from those of an uninterrupted run.',
             name,
             value,
-            former.get(name),
+            former['environment'].get(name),
           )
     else:
       partial = self.path / 'config.json.partial'
@@ -159,6 +196,7 @@ class RunFolder:
         json.dumps({**settings, 'environment': environment}, indent=2) + '\n'
       )
       partial.replace(config_path)
+    self._is_started = True
     self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
     self._csv_manager = tff.program.CSVFileReleaseManager(
       self.path / 'metrics.csv',
@@ -173,8 +211,8 @@ class RunFolder:
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
     """Adds a round to `metrics.csv` and to the events.
 
-    Rounds from this one on that are there already, of a run that ended between
-    two checkpoints, are replaced.
+    Rounds from this one on that are in `metrics.csv` already, of a run that
+    ended between two checkpoints, are replaced; the events have them twice.
 
     Args:
       metrics: Values by name, of `METRICS`.
@@ -209,9 +247,11 @@ class RunFolder:
     Meanwhile the console, which belongs to the progress bar, shows warnings and
     errors only. If the folder is never started, nothing is written.
     """
-    handler = _LateFileHandler(self.path / 'log.txt')
+    handler = _LateFileHandler(self.path / 'log.txt', lambda: self._is_started)
     logger, console = logging.get_absl_logger(), logging.get_absl_handler()
     levels = logger.level, console.level
+    # It would tell of each checkpoint.
+    python_logging.getLogger('tensorflow').setLevel(python_logging.WARNING)
     logger.addHandler(handler)
     logger.setLevel(python_logging.INFO)
     console.setLevel(python_logging.WARNING)
@@ -225,18 +265,21 @@ class RunFolder:
       logger.setLevel(levels[0])
       console.setLevel(levels[1])
       handler.close()
+      if self._is_started:
+        os.close(self._lock_descriptor)
 
 
 class _LateFileHandler(handlers.MemoryHandler):
-  """Keeps records in memory until the folder of its file exists."""
+  """Keeps records in memory until the folder of its file is ready."""
 
-  def __init__(self, path):
+  def __init__(self, path, is_folder_ready):
     super().__init__(capacity=1)
     self._path = path
+    self._is_folder_ready = is_folder_ready
 
   def shouldFlush(self, record):  # noqa: N802, the base class' name.
     del record
-    if self.target is None and (self._path.parent / 'config.json').exists():
+    if self.target is None and self._is_folder_ready():
       target = python_logging.FileHandler(self._path)
       target.setFormatter(
         python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')

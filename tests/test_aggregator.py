@@ -976,3 +976,20 @@ def test_bad_types(value_type, weight_type, error, message):
   for create in (factory.create, factory.create_with_coin_seeds):
     with pytest.raises(error, match=message):
       create(value_type, weight_type)
+
+
+def test_scaled_value_beyond_float32_makes_a_non_finite_client():
+  # The norms are finite, but 40 times as much is not.
+  process = tff_ocs.ClientSamplingFactory(
+    tff_ocs.UniformSampling(1)
+  ).create_with_coin_seeds(tff.TensorType(np.float32), np.float32)
+  clients = 40
+  output = process.next(
+    process.initialize(),
+    [np.float32(1e37)] * clients,
+    [np.float32(1)] * clients,
+    [np.array([0, i], np.int64) for i in range(clients)],
+  )
+  assert output.result == 0
+  assert output.measurements['non_finite_clients'] == clients
+  assert output.measurements['participants'] == 0

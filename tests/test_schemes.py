@@ -439,3 +439,22 @@ def test_bad_scalar_sum_factory(scheme, bad):
     TypeError, match='scalar_sum_factory must be a.*Unweighted.*, found'
   ):
     scheme.create(bad)
+
+
+@pytest.mark.parametrize('m', [1e-3, 1e-9, 1e-16])
+@pytest.mark.parametrize('n', [3, 32, 1000])
+def test_tiny_m_keeps_its_digits(n, m):
+  norms = np.linspace(1, 2, n).astype(np.float32)
+  for scheme, reference in (
+    (
+      tff_ocs.OptimalSampling(m),
+      tff_ocs.probabilities.optimal_probabilities(norms, m),
+    ),
+    (
+      tff_ocs.ApproximateOptimalSampling(m),
+      tff_ocs.probabilities.approximate_probabilities(norms, m).probabilities,
+    ),
+  ):
+    process = scheme.create()
+    output = process.next(process.initialize(), list(norms))
+    np.testing.assert_allclose(np.array(output.result), reference, rtol=1e-6)

@@ -399,8 +399,10 @@ def test_models_may_need_autograph():
   @tf.function
   def predict_on_batch(weights, x, training):
     del training
-    # Python control flow on a tensor.
+    # Python control flow on tensors.
     if tf.reduce_sum(x) > 1e9:
+      x = -x
+    for _ in range(tf.constant(2)):
       x = -x
     return tf.linalg.matvec(x, weights[0][0]) + weights[0][1]
 

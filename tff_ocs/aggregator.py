@@ -34,10 +34,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   belongs to one client is placed at the server, except what the scheme itself
   needs there (only OCS does).
 
-  A value with a NaN or infinite entry, or of a norm that is not finite in
-  float32, makes a non-finite client: its norm counts as 0, it is never sent
-  (not even under full participation), its weight still counts in the
-  denominator if it is finite, and `non_finite_clients` counts it.
+  A value with a NaN or infinite entry makes a non-finite client, and so does
+  one of which n_i ||U_i||, or that divided by p_i, is beyond float32: its norm
+  counts as 0, it is never sent (not even under full participation), its weight
+  still counts in the denominator if it is finite, and `non_finite_clients`
+  counts it. A norm below the range of float32, about 1e-38, counts as 0.
+  Weights are at least 0. Of float16 values also (n_i / p_i) U_i must be within
+  float16.
 
   The measurements are
 
@@ -46,7 +49,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   *   `expected_participants` (float32): the sum of p_i over the finite clients,
   *   `num_iterations` (int32): executed iterations of AOCS, else 0,
   *   `uplink_bits` (int64): what the clients sent in this round, see
-      `tff_ocs.communication`,
+      `tff_ocs.communication`; values count as uncompressed, whatever
+      `value_sum_factory` does,
   *   `scheme`, `value_sum`, `weight_sum`, `scalar_sum`: measurements of the
       inner processes.
 
@@ -85,7 +89,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         `tff.aggregators.SumFactory` is used, as for the next two.
       weight_sum_factory: Sums the weights.
       scalar_sum_factory: Sums the scheme's scalars and the counts of the
-        measurements, as structures of float64.
+        measurements, as structures of float64: the norms n_i ||U_i||, and
+        numbers in [0, 1]. The bounds of a secure sum must cover both; norms
+        that it clips make probabilities too large, and more than m clients are
+        expected to send.
       seed: If `None`, clients toss truly random coins. With an integer the
         coins are a function of this seed, of the round and of a fingerprint of
         the client's own value and weight, since a client knows nothing else:
@@ -380,7 +387,13 @@ def _select(client, coin_value):
   """A client's contribution to the sum, and its share of the counts."""
   value = client['value']
   p = tf.cast(client['p'], tf.float64)
-  finite = tf.math.is_finite(client['norm'])
+  # Also what is sent, (n_i / p_i) U_i, must be finite.
+  scaled_norm = tf.cast(
+    tf.math.divide_no_nan(tf.cast(client['norm'], tf.float64), p), tf.float32
+  )
+  finite = tf.logical_and(
+    tf.math.is_finite(client['norm']), tf.math.is_finite(scaled_norm)
+  )
   sends = tf.logical_and(finite, coin_value < p)
 
   def scaled():
@@ -475,7 +488,6 @@ def _check_weight_type(weight_type):
     and weight_type.shape is not None
     and tuple(weight_type.shape) == ()
     and np.issubdtype(weight_type.dtype, np.number)
+    and not np.issubdtype(weight_type.dtype, np.complexfloating)
   ):
-    raise TypeError(
-      f'weight_type must be a numeric scalar, found {weight_type}.'
-    )
+    raise TypeError(f'weight_type must be a real scalar, found {weight_type}.')

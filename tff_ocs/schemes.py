@@ -506,7 +506,9 @@ def _threshold(norms, expected_clients: float):
   num_clients = tf.cast(tf.size(norms), tf.float64)
   ascending = tf.sort(norms)
   sums = tf.cumsum(ascending)
-  unsaturated = expected_clients - num_clients + tf.range(1, num_clients + 1, 1)
+  # m + l - n, with l - n first: whole numbers, so that a small m keeps its
+  # digits.
+  unsaturated = expected_clients + tf.range(1 - num_clients, 1.0)
   holds = tf.logical_and(unsaturated > 0, unsaturated * ascending <= sums)
   # The thresholds at which the condition holds; Eq. (7) takes the last, which
   # exists for m < n.

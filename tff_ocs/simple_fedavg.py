@@ -77,7 +77,8 @@ def build_federated_averaging_process(
       non-trainable weights are not changed.
     sampling: A sampling scheme; or any TFF weighted aggregation factory.
       Clients' coins come from their `seed`, unless a factory that is not itself
-      a `ClientSamplingFactory` is given, which has its own randomness.
+      a `ClientSamplingFactory` is given, which has its own randomness; the
+      `seed` of a `ClientSamplingFactory` has no use here.
     client_learning_rate: The clients' step size eta_l > 0.
     server_learning_rate: The server's step size eta_g > 0.
     client_epochs: How often a client walks over its examples.
@@ -361,7 +362,7 @@ def _predict_and_loss(model, weights, batch):
   try:
     with _inlined_functions():
       return model.loss(model.predict_on_batch(weights, x, training=True), y)
-  except tf.errors.OperatorNotAllowedInGraphError:
+  except TypeError:
     # Python control flow on tensors needs AutoGraph, which inlining goes past.
     return model.loss(model.predict_on_batch(weights, x, training=True), y)
 

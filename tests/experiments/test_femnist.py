@@ -213,6 +213,15 @@ def test_default_folder_names_tell_runs_apart(tmp_path):
       ['--unbalanced_s=0.5', '--unbalanced_a=9', '--unbalanced_b=9'],
       '--unbalanced_a must be below --unbalanced_b, found 9 and 9',
     ),
+    (
+      [
+        '--unbalanced_set=2',
+        '--unbalanced_s=0.5',
+        '--unbalanced_a=3',
+        '--unbalanced_b=9',
+      ],
+      '--unbalanced_set goes without',
+    ),
     (['--output_dir=/proc/version'], 'not a folder|cannot be written'),
   ],
 )
@@ -243,6 +252,8 @@ def test_bad_settings_end_in_one_line_and_leave_nothing(
     '--unbalanced_set=4',
     '--data_source=web',
     '--unbalanced_s=1.5',
+    '--run_name=../elsewhere',
+    '--run_name=',
   ],
 )
 def test_bad_flag_is_named(argument):

@@ -164,3 +164,37 @@ def test_folder_without_resume_is_refused(tmp_path):
   again.check_settings({'seed': 0})
   with pytest.raises(FileExistsError, match='--seed=0, not 1'):
     again.check_settings({'seed': 1})
+
+
+def test_folder_in_use_is_refused_to_another_process(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run')
+  with folder.log():
+    folder.start({'seed': 0})
+    for options in ({'resume': True}, {'overwrite': True}):
+      other = run_folder.RunFolder(tmp_path / 'run', **options)
+      with pytest.raises(FileExistsError, match='Another process is running'):
+        other.start({'seed': 0})
+    assert (tmp_path / 'run' / 'config.json').exists()
+  run_folder.RunFolder(tmp_path / 'run', resume=True).start({'seed': 0})
+
+
+@pytest.mark.parametrize('config', ['not json', '[]', '{"model": "bert"}'])
+def test_folder_with_another_config_is_never_replaced(tmp_path, config):
+  (tmp_path / 'config.json').write_text(config)
+  (tmp_path / 'precious.txt').write_text('precious')
+  with pytest.raises(FileExistsError, match='none of a run'):
+    run_folder.RunFolder(tmp_path, overwrite=True)
+  assert (tmp_path / 'precious.txt').exists()
+
+
+def test_overwriting_removes_only_what_a_run_writes(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run')
+  with folder.log():
+    folder.start({'seed': 0})
+  (tmp_path / 'run' / 'notes.txt').write_text('precious')
+  again = run_folder.RunFolder(tmp_path / 'run', overwrite=True)
+  with again.log():
+    again.start({'seed': 1})
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  assert config['seed'] == 1
+  assert (tmp_path / 'run' / 'notes.txt').read_text() == 'precious'
