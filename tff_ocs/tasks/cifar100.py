@@ -68,16 +68,10 @@ def build_model(
     kernel, bias = layers[8]
     return tf.matmul(x, kernel) + bias
 
-  def loss(logits, labels, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    )
-
   return tff.learning.models.FunctionalModel(
     initial_weights=(tuple(weights), ()),
     predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss,
+    loss_fn=task.mean_cross_entropy,
     input_spec=(
       tf.TensorSpec([None, 32, 32, 3], tf.uint8),
       tf.TensorSpec([None], tf.int32),

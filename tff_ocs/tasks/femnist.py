@@ -89,16 +89,10 @@ def build_model(seed: int) -> tff.learning.models.FunctionalModel:
     x = tf.nn.relu(tf.matmul(x, dense1) + bias3)
     return tf.matmul(x, dense2) + bias4
 
-  def loss(logits, labels, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    )
-
   return tff.learning.models.FunctionalModel(
     initial_weights=(tuple(weights), ()),
     predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss,
+    loss_fn=task.mean_cross_entropy,
     input_spec=(
       tf.TensorSpec([None, 28, 28], tf.float32),
       tf.TensorSpec([None], tf.int32),

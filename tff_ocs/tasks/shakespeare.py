@@ -112,16 +112,10 @@ def build_model(
     logits = tf.reshape(logits, [sequence_length, -1, num_symbols])
     return tf.transpose(logits, [1, 0, 2])
 
-  def loss(logits, labels, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    )
-
   return tff.learning.models.FunctionalModel(
     initial_weights=(tuple(weights), ()),
     predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss,
+    loss_fn=task.mean_cross_entropy,
     input_spec=(
       tf.TensorSpec([None, sequence_length], tf.int32),
       tf.TensorSpec([None, sequence_length], tf.int32),

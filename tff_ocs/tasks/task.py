@@ -96,6 +96,23 @@ def build_evaluation(
   return evaluate
 
 
+def mean_cross_entropy(logits, labels, sample_weight=None):
+  """The loss of all tasks, as `tff.learning.models.FunctionalModel` takes it.
+
+  Args:
+    logits: A float32 tensor of shape [batch, ..., num_classes].
+    labels: An int32 tensor of shape [batch, ...].
+    sample_weight: Not used.
+
+  Returns:
+    The mean cross entropy over all labels, a float32 scalar.
+  """
+  del sample_weight
+  return tf.reduce_mean(
+    tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+  )
+
+
 def glorot_uniform(rng: np.random.Generator, shape) -> np.ndarray:
   """Initial weights as of Glorot and Bengio (2010), float32.
 
