@@ -955,19 +955,19 @@ def test_extreme_seeds_are_allowed():
       VALUE_TYPE,
       tff.TensorType(np.float32, [1]),
       TypeError,
-      r'weight_type must be a numeric scalar, found float32\[1\]',
+      r'weight_type must be a real numeric scalar, found float32\[1\]',
     ),
     (
       VALUE_TYPE,
       tff.TensorType(np.bool_),
       TypeError,
-      r'weight_type must be a numeric scalar, found bool',
+      r'weight_type must be a real numeric scalar, found bool',
     ),
     (
       VALUE_TYPE,
       tff.to_type([np.float32]),
       TypeError,
-      r'weight_type must be a numeric scalar, found <float32>',
+      r'weight_type must be a real numeric scalar, found <float32>',
     ),
   ],
 )

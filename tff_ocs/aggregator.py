@@ -490,4 +490,6 @@ def _check_weight_type(weight_type):
     and np.issubdtype(weight_type.dtype, np.number)
     and not np.issubdtype(weight_type.dtype, np.complexfloating)
   ):
-    raise TypeError(f'weight_type must be a real scalar, found {weight_type}.')
+    raise TypeError(
+      f'weight_type must be a real numeric scalar, found {weight_type}.'
+    )
