@@ -53,6 +53,20 @@ ROUNDS_PER_EVAL = flags.DEFINE_integer(
   ' divisible by this, and after the last.',
   lower_bound=1,
 )
+VALIDATION_SUBSET = flags.DEFINE_integer(
+  'validation_subset',
+  None,
+  'Evaluate on so many examples of the validation set, drawn by --seed. If not'
+  ' given, on all of it.',
+  lower_bound=1,
+)
+HOLDOUT_FRACTION = flags.DEFINE_float(
+  'holdout_fraction',
+  None,
+  'Leave this fraction of the clients of the pool out of training, and validate'
+  ' on all of their examples instead of on the validation set; for the choice'
+  ' of a step size, see experiments.tune.',
+)
 BATCH_SIZE = flags.DEFINE_integer(
   'batch_size', 20, "The examples in a batch of a client's SGD.", lower_bound=1
 )
@@ -128,6 +142,11 @@ def _define_validators():
       message='must be a finite number above 0',
     )
 
+  flags.register_validator(
+    'holdout_fraction',
+    lambda value: value is None or 0 < value < 1,
+    message='must lie between 0 and 1',
+  )
   flags.register_validator(
     'run_name',
     lambda name: (
@@ -213,7 +232,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
     _tell(f'{folder.path} is finished; use --overwrite to run it again.')
     return
   _tell(f'Client step size: {learning_rate:g}, {source}')
-  task = load_task()
+  task = _choose_validation_set(load_task())
   _tell(f'Data: {task.data_name}')
   try:
     training.check_cohort(task, CLIENTS_PER_ROUND.value)
@@ -241,6 +260,25 @@ def _run(folder, load_task, default_learning_rate, own_flags):
       folder=folder,
       name=SAMPLING.value,
     )
+
+
+def _choose_validation_set(task):
+  """The task with the validation set that the flags ask for."""
+  fraction, num_examples = HOLDOUT_FRACTION.value, VALIDATION_SUBSET.value
+  if fraction is not None:
+    try:
+      task = task_lib.hold_out(task, fraction)
+    except ValueError as error:
+      raise SettingError(f'--holdout_fraction={fraction:g}: {error}') from error
+  if num_examples is not None:
+    try:
+      task = task_lib.draw_validation_subset(task, num_examples, SEED.value)
+    except ValueError as error:
+      raise SettingError(
+        f'--validation_subset={num_examples} is more than the'
+        f' {len(task.test.y)} examples to validate on ({task.data_name}).'
+      ) from error
+  return task
 
 
 def _tell(message: str) -> None:

@@ -221,7 +221,9 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     settings = {
       name: value
       for name, value in run.config.items()
-      if name not in _NOT_SETTINGS
+      # A flag that is not given may be newer than the run.
+      if value is not None
+      and name not in _NOT_SETTINGS
       and name not in _UNUSED_SETTINGS[method.sampling]
     }
     key = json.dumps(settings, sort_keys=True)

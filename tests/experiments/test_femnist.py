@@ -202,10 +202,51 @@ def test_default_folder_names_tell_runs_apart(tmp_path):
   ]
 
 
+def test_validation_can_be_on_a_subset_or_on_held_out_clients(
+  by_sampling, tmp_path
+):
+  whole = by_sampling['aocs']
+  subset = run_and_read(
+    tmp_path / 'subset', '--seed=7', '--validation_subset=300'
+  )
+  assert subset.config['validation_subset'] == 300
+  assert subset.config['validation_examples'] == 300
+  assert '300 validation examples drawn' in subset.config['data']
+  # Training is the same, and what is evaluated on is not.
+  np.testing.assert_array_equal(
+    subset.metrics['training_loss'], whole.metrics['training_loss']
+  )
+  accuracy = subset.evaluated('validation_accuracy')[1]
+  np.testing.assert_allclose(accuracy * 300, np.round(accuracy * 300))
+  assert np.any(
+    subset.evaluated('validation_loss')[1]
+    != whole.evaluated('validation_loss')[1]
+  )
+
+  held_out = run_and_read(
+    tmp_path / 'held_out', '--seed=7', '--holdout_fraction=0.1'
+  )
+  assert held_out.config['holdout_fraction'] == 0.1
+  assert held_out.config['pool_clients'] == 90
+  # All examples of the pool are in one or the other.
+  assert (
+    held_out.config['pool_examples'] + held_out.config['validation_examples']
+    == whole.config['pool_examples']
+  )
+
+
 @pytest.mark.parametrize(
   'arguments, message',
   [
     (['--clients_per_round=101'], '--clients_per_round=101.*100 clients'),
+    (
+      ['--validation_subset=1001'],
+      '--validation_subset=1001 is more than the 1000 examples',
+    ),
+    (
+      ['--holdout_fraction=0.5', '--clients_per_round=51'],
+      '--clients_per_round=51.*50 clients',
+    ),
     (['--cache_dir=x'], '--cache_dir=x goes with --data_source=tff only'),
     (['--data_name=x'], '--data_name=x goes with --data_source=tff only'),
     (['--unbalanced_s=0.5'], 'missing: --unbalanced_a'),
@@ -243,6 +284,8 @@ def test_bad_settings_end_in_one_line_and_leave_nothing(
     '--max_iterations=-1',
     '--total_rounds=0',
     '--rounds_per_eval=0',
+    '--validation_subset=0',
+    '--holdout_fraction=1',
     '--batch_size=0',
     '--client_epochs=0',
     '--client_learning_rate=-1',

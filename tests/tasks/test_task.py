@@ -1,4 +1,4 @@
-"""Tests of the evaluation."""
+"""Tests of the evaluation, and of what it can be done on."""
 
 import numpy as np
 import pytest
@@ -60,6 +60,98 @@ def test_evaluation_needs_examples():
       build_model(),
       client_data.Examples(np.zeros([0, 3], np.float32), np.zeros(0, np.int32)),
     )
+
+
+def build_task(sizes):
+  """A task whose examples tell their client and number."""
+  train = {}
+  for index, size in enumerate(sizes):
+    x = np.full([size, 3], index, np.float32)
+    x[:, 1] = np.arange(size)
+    train[f'client_{index:03d}'] = client_data.Examples(
+      x, np.arange(size, dtype=np.int32)
+    )
+  test = client_data.Examples(
+    np.full([50, 3], -1, np.float32), np.arange(50, dtype=np.int32)
+  )
+  return task.Task(
+    'made up', build_model(), client_data.ArrayClientData(train), test
+  )
+
+
+@pytest.mark.parametrize('fraction, expected', [(0.1, 10), (0.25, 25)])
+def test_holdout_splits_the_clients_and_keeps_the_mix_of_sizes(
+  fraction, expected
+):
+  # Ten large clients among ninety small ones.
+  sizes = [3 if index % 10 else 200 for index in range(100)]
+  whole = build_task(sizes)
+  split = task.hold_out(whole, fraction)
+  held_out = set(split.test.x[:, 0].astype(int))
+  left = {int(client_id[-3:]) for client_id in split.train.client_ids}
+  assert len(held_out) == expected
+  assert held_out | left == set(range(100)) and not held_out & left
+  num_large = sum(sizes[index] == 200 for index in held_out)
+  assert abs(num_large - 10 * fraction) < 1
+  # All of their examples, and none of the validation set.
+  assert len(split.test.y) == sum(sizes[index] for index in held_out)
+  assert len({tuple(x) for x in split.test.x}) == len(split.test.y)
+  np.testing.assert_array_equal(split.test.x[:, 1], split.test.y)
+  for client_id in split.train.client_ids:
+    np.testing.assert_array_equal(
+      split.train.examples(client_id).x, whole.train.examples(client_id).x
+    )
+  assert split.model is whole.model
+  assert split.describe() == {
+    'data': f'made up, {expected} clients held out to validate',
+    'pool_clients': 100 - expected,
+    'pool_examples': sum(sizes) - len(split.test.y),
+    'validation_examples': len(split.test.y),
+  }
+
+
+@pytest.mark.parametrize(
+  'num_clients, fraction, expected', [(2, 0.9, 1), (2, 0.01, 1), (3, 0.99, 2)]
+)
+def test_holdout_takes_and_leaves_at_least_one_client(
+  num_clients, fraction, expected
+):
+  split = task.hold_out(build_task([5] * num_clients), fraction)
+  assert len(split.train.client_ids) == num_clients - expected
+  assert len(split.test.y) == 5 * expected
+
+
+@pytest.mark.parametrize('fraction', [0, 1, -0.1, float('nan')])
+def test_holdout_checks_the_fraction(fraction):
+  with pytest.raises(ValueError, match='fraction must lie in'):
+    task.hold_out(build_task([5, 5]), fraction)
+
+
+def test_holdout_needs_two_clients():
+  with pytest.raises(ValueError, match='at least 2 clients, found 1'):
+    task.hold_out(build_task([5]), 0.5)
+
+
+def test_validation_subset_is_drawn_by_the_seed():
+  whole = build_task([5, 5])
+  drawn = [
+    task.draw_validation_subset(whole, 20, seed).test.y for seed in (0, 0, 1)
+  ]
+  for y in drawn:
+    assert len(set(y)) == 20
+    np.testing.assert_array_equal(y, np.sort(y))
+  np.testing.assert_array_equal(drawn[0], drawn[1])
+  # Equal by chance with a probability of 1 / (50 choose 20) = 2e-14.
+  assert not np.array_equal(drawn[0], drawn[2])
+  of_all = task.draw_validation_subset(whole, 50, 0)
+  np.testing.assert_array_equal(of_all.test.y, whole.test.y)
+  assert of_all.data_name == 'made up, 50 validation examples drawn'
+
+
+@pytest.mark.parametrize('num_examples', [0, 51])
+def test_validation_subset_checks_its_size(num_examples):
+  with pytest.raises(ValueError, match='at most the 50 examples'):
+    task.draw_validation_subset(build_task([5]), num_examples, 0)
 
 
 @pytest.mark.parametrize(

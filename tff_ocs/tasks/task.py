@@ -39,6 +39,80 @@ class Task:
     }
 
 
+def hold_out(task: Task, fraction: float) -> Task:
+  """Leaves some training clients out, in the place of the validation set.
+
+  For decisions that must not be made on the validation set, such as that for a
+  step size. The clients are ordered by size and each (1 / fraction)-th is held
+  out, so that their sizes are distributed as those of the pool. They are the
+  same in each call.
+
+  Args:
+    task: The task.
+    fraction: The fraction of the clients, in (0, 1); at least one client is
+      held out, and one is left.
+
+  Returns:
+    The `Task` without these clients in `train` and with all of their examples
+    as `test`.
+
+  Raises:
+    ValueError: If `fraction` is out of range or there is only one client.
+  """
+  if not 0 < fraction < 1:
+    raise ValueError(f'fraction must lie in (0, 1), found {fraction!r}.')
+  sizes = task.train.num_examples
+  num_clients = len(sizes)
+  if num_clients < 2:
+    raise ValueError(
+      f'A holdout set needs a pool of at least 2 clients, found {num_clients}.'
+    )
+  num_held_out = min(max(1, round(fraction * num_clients)), num_clients - 1)
+  by_size = sorted(sizes, key=lambda client_id: (sizes[client_id], client_id))
+  # In the middle of equal parts of the order.
+  places = (np.arange(num_held_out) + 0.5) * num_clients / num_held_out
+  held_out = {by_size[place] for place in places.astype(int)}
+  # Not by `examples`, which would keep them a second time.
+  x, y = zip(*(task.train.read(client_id) for client_id in sorted(held_out)))
+  return dataclasses.replace(
+    task,
+    data_name=f'{task.data_name}, {num_held_out} clients held out to validate',
+    train=client_data.SelectedClientData(
+      task.train, {i: None for i in sizes if i not in held_out}
+    ),
+    test=client_data.Examples(np.concatenate(x), np.concatenate(y)),
+  )
+
+
+def draw_validation_subset(task: Task, num_examples: int, seed: int) -> Task:
+  """Draws a part of the validation set, to save time.
+
+  Args:
+    task: The task.
+    num_examples: How many examples to draw, without replacement.
+    seed: Decides which ones.
+
+  Returns:
+    The `Task` with these examples as `test`, in their order.
+
+  Raises:
+    ValueError: If there are fewer examples, or `num_examples` is below 1.
+  """
+  available = len(task.test.y)
+  if not 1 <= num_examples <= available:
+    raise ValueError(
+      'num_examples must be at least 1 and at most the'
+      f' {available} examples of the validation set, found {num_examples!r}.'
+    )
+  rng = np.random.default_rng(seed)
+  drawn = np.sort(rng.choice(available, num_examples, replace=False))
+  return dataclasses.replace(
+    task,
+    data_name=f'{task.data_name}, {num_examples:,} validation examples drawn',
+    test=client_data.Examples(task.test.x[drawn], task.test.y[drawn]),
+  )
+
+
 class Evaluation(NamedTuple):
   """How good weights are on a set of examples.
 
