@@ -185,18 +185,14 @@ def find_groups(
   runs, left_out = [], []
   for config_path in sorted(path.rglob('config.json')):
     folder = config_path.parent
-    # The final weights are written last.
-    if not (folder / 'weights.npz').exists():
-      left_out.append(f'{folder} is left out: the run is not finished.')
-      continue
     try:
+      if not (folder / 'metrics.csv').exists():
+        raise ValueError('the run is not finished, it has no metrics.csv.')
       run = read_run(folder)
       _describe(run.config)
+      _check_finished(run)
     except (OSError, ValueError) as error:
       left_out.append(f'{folder} is left out: {error}')
-      continue
-    if 'validation_accuracy' not in run.metrics:
-      left_out.append(f'{folder} is left out: its metrics.csv has no rounds.')
       continue
     runs.append(run)
   return group_runs(runs), left_out
@@ -324,6 +320,7 @@ def _describe(config: Mapping[str, Any]) -> tuple[Experiment, Method]:
     'data',
     'data_source',
     'seed',
+    'total_rounds',
   )
   for setting in needed:
     if setting not in config:
@@ -336,6 +333,16 @@ def _describe(config: Mapping[str, Any]) -> tuple[Experiment, Method]:
     name, config['clients_per_round'], config['data'], config['data_source']
   )
   return experiment, Method(sampling, m)
+
+
+def _check_finished(run):
+  # Not by its final weights, which need not be kept to draw figures.
+  rounds, total = run.metrics.get('round', []), run.config['total_rounds']
+  if not np.array_equal(rounds, np.arange(total)):
+    raise ValueError(
+      f'the run is not finished, its metrics.csv has {len(rounds)} of'
+      f' {total} rounds.'
+    )
 
 
 def rounds_to_accuracy(run: Run, accuracy: float) -> float:

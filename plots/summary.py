@@ -20,6 +20,7 @@ import numpy as np
 from absl import app
 from absl import flags
 
+from plots import files
 from plots import runs
 
 _NONE = '–'
@@ -90,11 +91,13 @@ def write_summary(
     print(text, end='')
     folder = pathlib.Path(output_dir or results_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / 'summary.md').write_text(text)
-    with (folder / 'summary.csv').open('w', newline='') as file:
-      writer = csv.DictWriter(file, rows[0], lineterminator='\n')
-      writer.writeheader()
-      writer.writerows(rows)
+    with files.replacing(folder / 'summary.md') as path:
+      path.write_text(text)
+    with files.replacing(folder / 'summary.csv') as path:
+      with path.open('w', newline='') as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator='\n')
+        writer.writeheader()
+        writer.writerows(rows)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 

@@ -35,7 +35,7 @@ def write_run(
     m: The expected participants.
     seed: The seed.
     of: The settings that the experiment's binary has.
-    finished: Whether there are final weights.
+    finished: Whether the last round is there.
     bits: The cumulative bits after each round.
     accuracy: The validation accuracy after each round; NaN where not evaluated.
     **settings: More settings.
@@ -44,13 +44,15 @@ def write_run(
     The folder.
   """
   folder.mkdir(parents=True)
+  if bits is None:
+    bits = (np.arange(9) + 1) * 10**8 * (32 if sampling == 'full' else m)
   config = {
     **of,
     'sampling': sampling,
     'clients_per_round': 32,
     'expected_clients': float(m),
     'max_iterations': 4,
-    'total_rounds': 9,
+    'total_rounds': len(bits),
     'batch_size': 20,
     'client_learning_rate': 0.125,
     'seed': seed,
@@ -59,8 +61,6 @@ def write_run(
     'environment': {'cpus': seed},
   }
   (folder / 'config.json').write_text(json.dumps(config))
-  if bits is None:
-    bits = (np.arange(9) + 1) * 10**8 * (32 if sampling == 'full' else m)
   if accuracy is None:
     accuracy = [r / 10 if r % 2 == 0 else np.nan for r in range(9)]
   lines = [
@@ -69,7 +69,7 @@ def write_run(
   ]
   for r, (b, a) in enumerate(zip(bits, accuracy)):
     lines.append(f'{r},{b},{m},{2 - r / 10},{"" if np.isnan(a) else a}')
+  if not finished:
+    lines.pop()
   (folder / 'metrics.csv').write_text('\n'.join(lines) + '\n')
-  if finished:
-    (folder / 'weights.npz').touch()
   return folder

@@ -86,7 +86,8 @@ def test_missing_and_unfinished_runs_are_named(tmp_path, capsys):
   made_up.write_run(tmp_path / 'uniform', 'uniform', finished=False)
   assert draw(tmp_path, '3') == ['figure_3.pdf', 'figure_3.png']
   assert capsys.readouterr().err.splitlines() == [
-    f'{tmp_path / "uniform"} is left out: the run is not finished.',
+    f'{tmp_path / "uniform"} is left out: the run is not finished, its'
+    ' metrics.csv has 8 of 9 rounds.',
     'figure 3: no runs of uniform, m=3; uniform, m=6; AOCS, m=3',
   ]
 

@@ -16,11 +16,12 @@ from tests.plots import made_up
 def drawn(monkeypatch):
   """The figures that were drawn."""
   figures = []
-  monkeypatch.setattr(
-    figure.Figure,
-    'savefig',
-    lambda fig, *unused_args, **unused_kwargs: figures.append(fig),
-  )
+
+  def save(fig, path, **unused_kwargs):
+    path.touch()
+    figures.append(fig)
+
+  monkeypatch.setattr(figure.Figure, 'savefig', save)
   return figures
 
 

@@ -144,15 +144,35 @@ def test_what_is_left_out_is_named_with_the_reason(tmp_path):
     ('broken', 'Expecting property name'),
     ('lacking', 'no data'),
     ('other', 'not one of experiments.femnist'),
-    ('unfinished', 'not finished'),
+    ('unfinished', '8 of 9 rounds'),
     ('unknown', "unknown sampling, 'best'"),
-    ('without_metrics', 'metrics.csv'),
-    ('without_rounds', 'no rounds'),
+    ('without_metrics', 'no metrics.csv'),
+    ('without_rounds', '0 of 9 rounds'),
   ]
   assert len(left_out) == len(expected)
   for line, (name, reason) in zip(left_out, expected):
     assert line.startswith(f'{tmp_path / name} is left out: ')
     assert reason in line
+
+
+def test_run_is_finished_without_its_weights_but_not_with_a_gap(tmp_path):
+  made_up.write_run(tmp_path / 'whole')
+  gap = made_up.write_run(tmp_path / 'gap', seed=1) / 'metrics.csv'
+  lines = gap.read_text().splitlines(keepends=True)
+  gap.write_text(''.join(lines[:4] + lines[5:]))
+  ((group,), (left_out,)) = runs.find_groups(tmp_path)
+  assert [run.path.name for run in group.runs] == ['whole']
+  assert 'gap is left out' in left_out
+
+
+def test_flag_that_is_not_given_may_be_newer_than_the_run(tmp_path):
+  made_up.write_run(tmp_path / 'old')
+  made_up.write_run(tmp_path / 'new', seed=1, holdout_fraction=None)
+  made_up.write_run(tmp_path / 'given', seed=2, holdout_fraction=0.1)
+  groups, _ = runs.find_groups(tmp_path)
+  assert sorted(len(group.runs) for group in groups) == [1, 2]
+  with pytest.raises(runs.RunsError, match='holdout_fraction=None'):
+    runs.check_comparable(groups)
 
 
 def test_missing_folder_is_an_error(tmp_path):

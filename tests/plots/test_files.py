@@ -1,0 +1,27 @@
+"""Tests of writing whole files."""
+
+import pytest
+
+from plots import files
+
+
+def test_file_is_replaced_when_it_is_whole(tmp_path):
+  path = tmp_path / 'table.csv'
+  path.write_text('old')
+  with files.replacing(path) as partial:
+    assert partial.suffix == '.csv'
+    partial.write_text('new')
+    assert path.read_text() == 'old'
+  assert path.read_text() == 'new'
+  assert [p.name for p in tmp_path.iterdir()] == ['table.csv']
+
+
+def test_failure_leaves_the_former_file_and_nothing_else(tmp_path):
+  path = tmp_path / 'table.csv'
+  path.write_text('old')
+  with pytest.raises(OSError, match='disk is full'):
+    with files.replacing(path) as partial:
+      partial.write_text('ne')
+      raise OSError('disk is full')
+  assert path.read_text() == 'old'
+  assert [p.name for p in tmp_path.iterdir()] == ['table.csv']
