@@ -3,8 +3,10 @@
 import os
 import pathlib
 import textwrap
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Union
 
 import numpy as np
@@ -14,6 +16,7 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import curves
+from plots import files
 from plots import runs
 
 # Of Okabe and Ito's palette, told apart by the colour-blind and, through their
@@ -32,6 +35,7 @@ _BITS_UNIT = 1e8
 _WIDTH = 7.0
 _HEIGHT = 2.05
 _HEIGHT_OF_ROW = 0.14
+_CHARACTERS_PER_INCH = 20
 
 
 def plot_panels(
@@ -65,7 +69,11 @@ def plot_panels(
   with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axes = fig.subplots(1, len(columns))
-    looks = _looks(by_label)
+    methods = {
+      label: _method(of_method[0].config)
+      for label, of_method in by_label.items()
+    }
+    looks = line_looks(methods.values())
     for axis, column, is_by_bits in zip(axes, columns, by_bits):
       by_method = {
         label: curves.average(
@@ -74,7 +82,7 @@ def plot_panels(
         for label, of_method in by_label.items()
       }
       for label, curve in by_method.items():
-        _draw(axis, curve, looks[label], label)
+        _draw(axis, curve, looks[methods[label]], label)
       if column == 'training_loss':
         axis.set_ylabel('Training loss')
         axis.set_ylim(0, _loss_limit(by_label))
@@ -89,10 +97,56 @@ def plot_panels(
         _format_bits(axis)
       else:
         axis.set_xlabel('Communication round')
-    _add_legend(fig, by_label)
+    lines = {line.get_label(): line for line in fig.axes[0].lines}
+    add_legend(fig, {lines[label]: methods[label] for label in methods})
     add_caption(fig, caption)
     for path in paths:
       save(fig, path)
+
+
+def line_looks(
+  methods: Iterable[runs.Method],
+) -> dict[runs.Method, dict[str, Any]]:
+  """How each method's line looks: its colour, and its dashes for m.
+
+  Args:
+    methods: The methods that are shown together.
+
+  Returns:
+    The arguments of `Axes.plot`, by method.
+  """
+  methods = list(methods)
+  ranks = sorted({m for _, m in methods if m is not None})
+  return {
+    runs.Method(sampling, m): {
+      'linestyle': _LINESTYLES[
+        0 if m is None else ranks.index(m) % len(_LINESTYLES)
+      ],
+      **_LOOKS[sampling],
+    }
+    for sampling, m in methods
+  }
+
+
+def add_legend(
+  fig: figure.Figure, methods: Mapping[matplotlib_lines.Line2D, runs.Method]
+) -> None:
+  """Adds the legend above the panels, with a column for each sampling.
+
+  Args:
+    fig: The figure, high enough for a legend of one row; it grows with others.
+    methods: Which method each of the lines shows, in the legend's order.
+  """
+  columns = {}
+  for line, method in methods.items():
+    columns.setdefault(method.sampling, []).append(line)
+  num_rows = max(len(column) for column in columns.values())
+  fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_ROW * (num_rows - 1))
+  blank = matplotlib_lines.Line2D([], [], linestyle='none', label='')
+  handles = []
+  for column in columns.values():
+    handles += column + [blank] * (num_rows - len(column))
+  fig.legend(handles=handles, loc='outside upper center', ncols=len(columns))
 
 
 def add_caption(fig: figure.Figure, caption: str) -> None:
@@ -102,7 +156,8 @@ def add_caption(fig: figure.Figure, caption: str) -> None:
     fig: The figure.
     caption: The line; broken where it is too long.
   """
-  fig.supxlabel('\n'.join(textwrap.wrap(caption, 140)))
+  width = round(_CHARACTERS_PER_INCH * fig.get_figwidth())
+  fig.supxlabel('\n'.join(textwrap.wrap(caption, width)))
 
 
 def save(fig: figure.Figure, path: Union[str, os.PathLike]) -> None:
@@ -116,7 +171,8 @@ def save(fig: figure.Figure, path: Union[str, os.PathLike]) -> None:
     OSError: If it cannot be written.
   """
   is_pdf = pathlib.Path(path).suffix == '.pdf'
-  fig.savefig(path, metadata={'CreationDate': None} if is_pdf else None)
+  with files.replacing(path) as partial:
+    fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
 
 
 def _curve(run, column, by_bits, best_so_far):
@@ -148,44 +204,11 @@ def _draw(axis, curve, look, label):
     )
 
 
-def _add_legend(fig, by_label):
-  """Adds the legend above the panels, with a column for each sampling."""
-  lines = {line.get_label(): line for line in fig.axes[0].lines}
-  columns = {}
-  for label, of_method in by_label.items():
-    columns.setdefault(of_method[0].config['sampling'], []).append(label)
-  num_rows = max(len(column) for column in columns.values())
-  fig.set_figheight(_HEIGHT + _HEIGHT_OF_ROW * (num_rows - 1))
-  blank = matplotlib_lines.Line2D([], [], linestyle='none')
-  handles, labels = [], []
-  for column in columns.values():
-    padding = num_rows - len(column)
-    handles += [lines[label] for label in column] + [blank] * padding
-    labels += column + [''] * padding
-  fig.legend(handles, labels, loc='outside upper center', ncols=len(columns))
-
-
-def _looks(by_label):
-  """How each method's line looks: its colour, and its dashes for m."""
-  configs = {
-    label: of_method[0].config for label, of_method in by_label.items()
-  }
-  m_of = {
-    label: None
-    if config['sampling'] == 'full'
-    else config.get('expected_clients')
-    for label, config in configs.items()
-  }
-  ranks = sorted({m for m in m_of.values() if m is not None})
-  return {
-    label: {
-      'linestyle': _LINESTYLES[
-        0 if m is None else ranks.index(m) % len(_LINESTYLES)
-      ],
-      **_LOOKS[configs[label]['sampling']],
-    }
-    for label, m in m_of.items()
-  }
+def _method(config):
+  """The method of a run, which may be one of a program of its own."""
+  sampling = config['sampling']
+  m = None if sampling == 'full' else config.get('expected_clients')
+  return runs.Method(sampling, m)
 
 
 def _loss_limit(by_label):

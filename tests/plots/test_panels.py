@@ -1,7 +1,5 @@
 """Tests of the drawn panels."""
 
-import pathlib
-
 import numpy as np
 import pytest
 from matplotlib import figure
@@ -67,7 +65,7 @@ def test_lines_are_means_and_bands_deviations(tmp_path, drawn):
       for seed in (0, 1)
     ]
   }
-  panels.plot_panels(by_label, [pathlib.Path('x.png')], caption='')
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
   accuracy, loss, accuracy_by_bits, _ = drawn[0].axes
   (line,) = accuracy.lines
   np.testing.assert_allclose(line.get_xdata(), [0, 1, 2])
@@ -93,7 +91,7 @@ def test_lines_are_means_and_bands_deviations(tmp_path, drawn):
 def test_best_so_far_has_two_panels(tmp_path, drawn):
   run = read(tmp_path / 'run', accuracy=[0.1, 0.5, 0.3])
   panels.plot_panels(
-    {'AOCS': [run]}, [pathlib.Path('x.png')], caption='', best_so_far=True
+    {'AOCS': [run]}, [tmp_path / 'x.png'], caption='', best_so_far=True
   )
   by_rounds, by_bits = drawn[0].axes
   for axis in (by_rounds, by_bits):
@@ -104,7 +102,7 @@ def test_best_so_far_has_two_panels(tmp_path, drawn):
 def test_spikes_do_not_squeeze_the_loss(tmp_path, drawn):
   run = read(tmp_path / 'run')
   run.metrics['training_loss'][:] = [2, 2, 2, 1, 500, 1, np.nan, 1, 1]
-  panels.plot_panels({'AOCS': [run]}, [pathlib.Path('x.png')], caption='')
+  panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
   assert drawn[0].axes[1].get_ylim() == (0, pytest.approx(2.3))
 
 
@@ -119,7 +117,7 @@ def test_legend_has_each_method_and_m_is_told_by_dashes(tmp_path, drawn):
       ('aocs', 6),
     ]
   }
-  panels.plot_panels(by_label, [pathlib.Path('x.png')], caption='')
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
   (legend,) = drawn[0].legends
   texts = [text.get_text() for text in legend.get_texts()]
   # A column for each sampling.

@@ -1,0 +1,146 @@
+"""Tests of the drawn step sizes."""
+
+import numpy as np
+import pytest
+from matplotlib import figure
+from matplotlib import image
+
+from plots import runs
+from plots import tuning
+
+_NAN = float('nan')
+FULL = tuning.Line(
+  method=runs.Method('full'),
+  step_sizes=np.array([0.125, 0.25, 0.5]),
+  accuracy=np.array([0.6, 0.9, _NAN]),
+  deviation=np.array([0.1, 0.05, 0.0]),
+  chosen=1,
+  published=0.125,
+)
+AOCS = FULL._replace(
+  method=runs.Method('aocs', 3.0),
+  accuracy=np.array([0.5, 0.7, 0.6]),
+  deviation=np.zeros(3),
+)
+
+
+@pytest.fixture
+def draw(monkeypatch, tmp_path):
+  """A function that draws lines and returns the figure."""
+  figures = []
+
+  def save(fig, path, **unused_kwargs):
+    path.touch()
+    figures.append(fig)
+
+  monkeypatch.setattr(figure.Figure, 'savefig', save)
+
+  def draw_lines(lines, caption=''):
+    tuning.plot_tuning(lines, [tmp_path / 'x.png'], caption=caption)
+    return figures[-1]
+
+  return draw_lines
+
+
+def lines_with(axis, marker, size=None):
+  return [
+    line
+    for line in axis.lines
+    if line.get_marker() == marker and size in (None, line.get_markersize())
+  ]
+
+
+def test_figure_is_written_in_the_asked_formats(tmp_path):
+  paths = [tmp_path / 'figure.png', tmp_path / 'figure.pdf']
+  tuning.plot_tuning([FULL, AOCS], paths, caption='made-up numbers')
+  assert paths[1].read_bytes().startswith(b'%PDF')
+  pixels = image.imread(paths[0])
+  assert pixels.shape[1] == round(3.4 * 300)
+  rgb = [int('0072B2'[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+  assert np.any(np.all(np.abs(pixels[..., :3] - rgb) < 0.02, axis=-1))
+
+
+def test_points_stand_at_their_step_sizes_but_for_a_shift(draw):
+  (axis,) = draw([FULL, AOCS]).axes
+  full, aocs = (lines_with(axis, marker)[0] for marker in 'o^')
+  np.testing.assert_allclose(full.get_ydata(), [60, 90, _NAN])
+  np.testing.assert_allclose(aocs.get_ydata(), [50, 70, 60])
+  shifts = full.get_xdata() / FULL.step_sizes
+  # Both by the same factor, towards the other side, by less than a quarter of
+  # the distance.
+  np.testing.assert_allclose(shifts, shifts[0])
+  np.testing.assert_allclose(aocs.get_xdata() * shifts, AOCS.step_sizes)
+  for line in lines_with(axis, 'v')[:1] + lines_with(axis, 'x')[:1]:
+    assert line.get_xdata()[0] in full.get_xdata()
+  assert 2**-0.25 < shifts[0] < 1
+
+
+def test_single_method_is_not_shifted(draw):
+  line = lines_with(draw([AOCS]).axes[0], '^')[0]
+  np.testing.assert_array_equal(line.get_xdata(), AOCS.step_sizes)
+
+
+def test_chosen_published_and_diverged_are_marked(draw):
+  (axis,) = draw([FULL]).axes
+  _, chosen = lines_with(axis, 'o')
+  assert (*chosen.get_xdata(), *chosen.get_ydata()) == (0.25, 90)
+  assert chosen.get_markerfacecolor() != 'white'
+  (published,) = lines_with(axis, 'v')
+  np.testing.assert_array_equal(published.get_xdata(), [0.125])
+  (diverged,) = lines_with(axis, 'x')
+  np.testing.assert_array_equal(diverged.get_xdata(), [0.5])
+  # Inside of the frame, which has room for the best.
+  for line in (published, diverged):
+    assert 0 < line.get_ydata()[0] < 1
+  assert axis.get_ylim()[0] == 0
+  assert axis.get_ylim()[1] > 95
+
+
+def test_deviation_is_drawn_where_there_is_one(draw):
+  (bars,) = draw([FULL]).axes[0].collections
+  ends = [segment[:, 1] for segment in bars.get_segments()[:2]]
+  np.testing.assert_allclose(ends, [[50, 70], [85, 95]])
+  assert not draw([AOCS]).axes[0].collections
+
+
+def tick_labels(fig):
+  (axis,) = fig.axes
+  fig.canvas.draw()
+  low, high = axis.get_xlim()
+  return [
+    label.get_text()
+    for label in axis.get_xticklabels()
+    if low <= label.get_position()[0] <= high
+  ]
+
+
+def test_powers_of_two_and_other_step_sizes_have_labels(draw):
+  labels = tick_labels(draw([AOCS]))
+  assert labels == [rf'$\mathdefault{{2^{{{k}}}}}$' for k in (-3, -2, -1)]
+  of_ten = AOCS._replace(
+    step_sizes=np.array([1e-4, 3e-4, 1e-3]), published=1e-3
+  )
+  labels = tick_labels(draw([of_ten]))
+  assert labels == [rf'$\mathdefault{{10^{{{k}}}}}$' for k in (-4, -3)]
+  # Of many powers of two not all have.
+  steps = 2.0 ** np.arange(-15, 0)
+  many = AOCS._replace(step_sizes=steps, accuracy=steps, deviation=np.zeros(15))
+  assert 5 <= len(tick_labels(draw([many]))) <= 11
+
+
+def test_all_diverged_is_still_drawn(tmp_path):
+  path = tmp_path / 'figure.png'
+  tuning.plot_tuning(
+    [FULL._replace(accuracy=np.full(3, _NAN), deviation=np.zeros(3))],
+    [path],
+    caption='',
+  )
+  assert path.exists()
+
+
+def test_legend_and_caption(draw):
+  fig = draw([FULL, AOCS], caption='Made-up numbers.')
+  (legend,) = fig.legends
+  texts = [text.get_text() for text in legend.get_texts()]
+  assert texts == ['full participation', 'AOCS, m=3']
+  assert fig.get_supxlabel().startswith('Made-up numbers. Filled: chosen')
