@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_ocs import communication
+from tff_ocs import compression
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,9 @@ from tff_ocs import communication
     (tff.TensorType(np.float64, [3]), 3 * 64),
     (tff.TensorType(np.float16, [3]), 3 * 16),
     (tff.TensorType(np.float32, [5, 0]), 0),
+    (tff.TensorType(np.uint8, [3]), 3 * 8),
+    # Eight truth values fit into a byte.
+    (tff.TensorType(np.bool_, [3]), 3),
     (
       tff.to_type(
         collections.OrderedDict(
@@ -54,6 +58,104 @@ def test_update_bits_do_not_overflow():
 def test_update_bits_of_unknown_size(value_type):
   with pytest.raises(ValueError, match=r'found the tensor type .*\?'):
     communication.update_bits(value_type)
+
+
+# 1000 and 24 entries.
+VALUE_TYPE = tff.to_type(
+  collections.OrderedDict(w=(np.float32, [10, 100]), b=(np.float32, [24]))
+)
+
+
+def _quantised(bits, threshold=0):
+  return tff.aggregators.EncodedSumFactory.quantize_above_threshold(
+    bits, threshold
+  )
+
+
+@pytest.mark.parametrize(
+  'make, bits',
+  [
+    (tff.aggregators.SumFactory, 1024 * 32),
+    # The counts of clipped clients are measurements only.
+    (lambda: tff.aggregators.SecureSumFactory(1.0, -1.0), 1024 * 32),
+    (
+      lambda: tff.aggregators.clipping_factory(
+        1.0, tff.aggregators.SumFactory()
+      ),
+      1024 * 32,
+    ),
+    # ceil(8 x 1000 / 28) = 286 and ceil(8 x 24 / 28) = 7 integers.
+    (lambda: _quantised(8), (286 + 7) * 32 + 2 * 64),
+    # ceil(4 x 1000 / 28) = 143 integers, and 24 entries as they are.
+    (lambda: _quantised(4, threshold=100), 143 * 32 + 64 + 24 * 32),
+    # Filled up to 1024 and 32 entries.
+    (tff.aggregators.HadamardTransformFactory, (1024 + 32) * 32),
+    (
+      lambda: tff.aggregators.HadamardTransformFactory(_quantised(8)),
+      (293 + 10) * 32 + 2 * 64,
+    ),
+    (tff.aggregators.DiscreteFourierTransformFactory, 1024 * 32),
+    (lambda: compression.RandomKFactory(0.1), 103 * 32),
+    (
+      lambda: compression.RandomKFactory(
+        0.1, tff.aggregators.SecureSumFactory(1.0, -1.0)
+      ),
+      103 * 32,
+    ),
+    (compression.NaturalCompressionFactory, 1024 * 9),
+    (compression.RandomDitheringFactory, 1024 * 4 + 2 * 32),
+    # 21 buckets of 48, and one that is filled up.
+    (
+      lambda: compression.RandomDitheringFactory(8, 48),
+      22 * (48 * 8 + 32),
+    ),
+    (
+      lambda: tff.aggregators.HadamardTransformFactory(
+        compression.NaturalCompressionFactory()
+      ),
+      (1024 + 32) * 9,
+    ),
+    (
+      lambda: tff.aggregators.concat_factory(
+        compression.RandomDitheringFactory(2)
+      ),
+      1024 * 2 + 2 * 32,
+    ),
+  ],
+)
+def test_message_bits_by_hand(make, bits):
+  assert communication.message_bits(make().create(VALUE_TYPE).next) == bits
+
+
+def test_message_bits_of_an_inner_process_that_runs_twice():
+  inner = tff.aggregators.SumFactory().create(VALUE_TYPE)
+
+  @tff.tensorflow.computation(VALUE_TYPE)
+  def double(value):
+    return tf.nest.map_structure(lambda x: 2 * x, value)
+
+  @tff.federated_computation(
+    inner.initialize.type_signature.result,
+    tff.FederatedType(VALUE_TYPE, tff.CLIENTS),
+  )
+  def twice(state, value):
+    first = inner.next(state, value)
+    second = inner.next(first.state, tff.federated_map(double, value))
+    third = inner.next(second.state, value)
+    return tff.templates.MeasuredProcessOutput(
+      third.state,
+      tff.federated_zip((first.result, second.result)),
+      third.result,
+    )
+
+  assert communication.message_bits(twice) == 2 * 1024 * 32
+
+
+def test_message_bits_of_the_paper_and_natural_compression():
+  process = compression.NaturalCompressionFactory().create(
+    tff.TensorType(np.float32, [1_663_370])
+  )
+  assert communication.message_bits(process.next) == 9 * 1_663_370
 
 
 def test_uplink_bits_by_hand():

@@ -6,14 +6,15 @@
 
 import collections
 import functools
-import numbers
 from typing import Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_ocs import arguments
 from tff_ocs import communication
+from tff_ocs import fingerprints
 from tff_ocs import schemes
 
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
@@ -49,8 +50,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   *   `expected_participants` (float32): the sum of p_i over the finite clients,
   *   `num_iterations` (int32): executed iterations of AOCS, else 0,
   *   `uplink_bits` (int64): what the clients sent in this round, see
-      `tff_ocs.communication`; values count as uncompressed, whatever
-      `value_sum_factory` does,
+      `tff_ocs.communication`: an update counts as what `value_sum_factory`
+      makes clients send,
   *   `scheme`, `value_sum`, `weight_sum`, `scalar_sum`: measurements of the
       inner processes.
 
@@ -112,16 +113,16 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         f' ApproximateOptimalSampling(3), found {scheme!r}.'
       )
     self._scheme = scheme
-    self._value_sum_factory = _check_sum_factory(
+    self._value_sum_factory = arguments.check_sum_factory(
       'value_sum_factory', value_sum_factory
     )
-    self._weight_sum_factory = _check_sum_factory(
+    self._weight_sum_factory = arguments.check_sum_factory(
       'weight_sum_factory', weight_sum_factory
     )
-    self._scalar_sum_factory = _check_sum_factory(
+    self._scalar_sum_factory = arguments.check_sum_factory(
       'scalar_sum_factory', scalar_sum_factory
     )
-    self._seed = None if seed is None else _check_seed(seed)
+    self._seed = arguments.check_seed(seed)
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -197,11 +198,11 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       A `tff.templates.AggregationProcess`.
     """
     value_type, weight_type = tff.to_type(value_type), tff.to_type(weight_type)
-    _check_value_type(value_type)
+    arguments.check_value_type(value_type)
     _check_weight_type(weight_type)
-    bits_per_update = communication.update_bits(value_type)
     scheme = self._scheme.build(self._scalar_sum_factory)
     value_sum = self._value_sum_factory.create(value_type)
+    bits_per_update = communication.message_bits(value_sum.next)
     weight_sum = self._weight_sum_factory.create(weight_type)
     scalar_sum = self._scalar_sum_factory.create(_COUNTS_TYPE)
 
@@ -431,55 +432,16 @@ def _seeded_coin(client):
 
 def _fingerprint_coin(seed, client):
   """A coin from the seed, the round and all bits of the value and weight."""
-  coin_seed = tf.stack([tf.constant(seed, tf.int64), client['round']])
-  for tensor in tf.nest.flatten([client['value'], client['weight']]):
-    fingerprint = tf.strings.to_hash_bucket_fast(
-      tf.io.serialize_tensor(tensor), np.iinfo(np.int64).max
-    )
-    coin_seed = tf.random.experimental.stateless_fold_in(coin_seed, fingerprint)
+  coin_seed = fingerprints.fold_in(
+    tf.stack([tf.constant(seed, tf.int64), client['round']]),
+    [client['value'], client['weight']],
+  )
   return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
 
 
 @tff.tensorflow.computation(np.int64)
 def _add_one(round_num):
   return round_num + 1
-
-
-def _check_sum_factory(name, factory):
-  if factory is None:
-    return tff.aggregators.SumFactory()
-  if not isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    raise TypeError(
-      f'{name} must be a tff.aggregators.UnweightedAggregationFactory, found'
-      f' {factory!r}.'
-    )
-  return factory
-
-
-def _check_seed(seed):
-  if isinstance(seed, (bool, np.bool_)) or not isinstance(
-    seed, numbers.Integral
-  ):
-    raise TypeError(
-      f'seed must be None or an integer, found {seed!r} of type'
-      f' {type(seed).__name__}.'
-    )
-  limits = np.iinfo(np.int64)
-  if not limits.min <= seed <= limits.max:
-    raise ValueError(f'seed must fit into 64 bits, found {seed!r}.')
-  return int(seed)
-
-
-def _check_value_type(value_type):
-  tensors = tff.structure.flatten(value_type)
-  if not tensors or not all(
-    isinstance(t, tff.TensorType) and np.issubdtype(t.dtype, np.floating)
-    for t in tensors
-  ):
-    raise TypeError(
-      'value_type must be a floating point tensor or a structure of them,'
-      f' found {value_type}.'
-    )
 
 
 def _check_weight_type(weight_type):
