@@ -201,13 +201,12 @@ def run(
     )
     with folder.log():
       _run(folder, load_task, client_learning_rate, own_flags)
-  except (
-    ImportError,
-    OSError,
-    client_data.DataError,
-    execution.WorkerError,
-    SettingError,
-  ) as error:
+  except execution.WorkerError as error:
+    sys.exit(
+      f'error: {error} The same command, without --overwrite, resumes from the'
+      f' last checkpoint in {path}'
+    )
+  except (ImportError, OSError, client_data.DataError, SettingError) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     sys.exit(

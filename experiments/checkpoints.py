@@ -14,9 +14,12 @@ from typing import NamedTuple
 from typing import Optional
 from typing import Union
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
+
+from experiments import writing
 
 _PREFIX = 'after_round_'
 
@@ -64,15 +67,8 @@ class Checkpoints:
     Raises:
       OSError: If the folder cannot be written to.
     """
-    try:
+    with writing.explained(self._path_of(round_num)):
       asyncio.run(self._manager.save(progress, round_num))
-    except tf.errors.OpError as error:
-      raise OSError(
-        f'The checkpoint after round {round_num} cannot be written to'
-        f' {self._path}: {error.message}. Make room or mend the folder, and'
-        ' start the same command again (without --overwrite): it resumes from'
-        ' the checkpoint before.'
-      ) from error
 
   def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:
     """Loads the last checkpoint that can be read.
@@ -83,22 +79,72 @@ class Checkpoints:
     Returns:
       The progress and the number of the round to go on with; `None` and 0 if
       there is no checkpoint.
+
+    Raises:
+      OSError: If the folder cannot be written to, and what cannot be read not
+        be dropped.
     """
-    versions = asyncio.run(self._manager.get_versions()) or []
-    for version in sorted(versions, reverse=True):
+    for version in reversed(self._versions()):
       try:
         progress = asyncio.run(self._manager.load(version, like))
+        _check_state(progress.state, like.state)
       except Exception as error:  # Whatever TensorFlow finds wrong with a file.
         logging.warning(
-          'The checkpoint after round %d cannot be read (%s); it is left out.',
+          'The checkpoint after round %d cannot be read (%s); the run goes on'
+          ' from the one before, or else from its start.',
           version,
-          str(error).splitlines()[0],
+          (str(error).splitlines() or [repr(error)])[0],
         )
-        shutil.rmtree(self._path / f'{_PREFIX}{version}', ignore_errors=True)
+        self._drop(version)
         continue
       return progress, version + 1
     return None, 0
 
+  def drop_from(self, round_num: int) -> None:
+    """Drops the checkpoints after rounds whose metrics are lost.
+
+    Going on from them would leave a gap in the metrics.
+
+    Args:
+      round_num: The number of the first such round.
+
+    Raises:
+      OSError: If the folder cannot be written to.
+    """
+    for version in self._versions():
+      if version >= round_num:
+        logging.warning(
+          'The checkpoint after round %d is left out, since metrics.csv ends'
+          ' before round %d.',
+          version,
+          round_num,
+        )
+        self._drop(version)
+
   def remove(self) -> None:
     """Removes all checkpoints, once the run is finished."""
-    shutil.rmtree(self._path)
+    # What cannot be removed does no harm any more.
+    shutil.rmtree(self._path, ignore_errors=True)
+
+  def _versions(self):
+    return asyncio.run(self._manager.get_versions()) or []
+
+  def _path_of(self, version):
+    return self._path / f'{_PREFIX}{version}'
+
+  def _drop(self, version):
+    path = self._path_of(version)
+    with writing.explained(path):
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _check_state(found, expected):
+  """Checks what TFF does not: that the tensors are of the same kind."""
+  found, expected = tf.nest.flatten(found), tf.nest.flatten(expected)
+  for value, like in zip(found, expected):
+    value, like = np.asarray(value), np.asarray(like)
+    if (value.shape, value.dtype) != (like.shape, like.dtype):
+      raise ValueError(
+        f'it has {value.dtype}{list(value.shape)} where the run has'
+        f' {like.dtype}{list(like.shape)}'
+      )

@@ -164,7 +164,7 @@ def _join(address):
       runtime_env={
         'py_modules': [str(jobs.ROOT / name) for name in _PACKAGES],
         'excludes': ['__pycache__'],
-        'env_vars': {'TFF_OCS_GIT_COMMIT': run_folder._git_commit()},
+        'env_vars': {'TFF_OCS_GIT_COMMIT': run_folder.git_commit()},
       },
     )
 

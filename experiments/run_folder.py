@@ -17,6 +17,7 @@ import collections
 import contextlib
 import fcntl
 import importlib.metadata
+import io
 import json
 import logging as python_logging
 import os
@@ -24,6 +25,7 @@ import pathlib
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from logging import handlers
 from typing import Any
@@ -36,6 +38,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from experiments import checkpoints
+from experiments import writing
 from tff_ocs import execution
 
 METRICS = {
@@ -53,15 +56,18 @@ METRICS = {
 }
 
 
-# All that a run writes.
+# All that a run writes, but `config.json`: without it, what an interrupted
+# removal leaves would not be known as a run's. The weights, which say that the
+# run is finished, come first.
 _WRITTEN = (
+  'weights*.npz',
   'checkpoints',
-  'config.json*',
   'events',
   'log.txt',
   'metrics.csv*',
-  'weights*.npz',
 )
+
+_PARTIAL_CONFIG = 'config.json.partial'
 
 
 class RunFolder:
@@ -88,11 +94,16 @@ class RunFolder:
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
     self._is_started = False
-    if self.path.is_dir() and any(self.path.iterdir()):
+    self._lock_descriptor = None
+    # A run that could not even write its settings has left nothing else.
+    if self.path.is_dir() and any(
+      path.name != _PARTIAL_CONFIG for path in self.path.iterdir()
+    ):
       if self._read_config() is None:
         raise FileExistsError(
           f'{self.path} holds files, but none of a run (no config.json of one):'
-          ' they are not replaced, even with --overwrite.'
+          ' they are not replaced, even with --overwrite. Remove the folder, or'
+          ' use another --output_dir or --run_name.'
         )
       if not overwrite and not resume:
         raise FileExistsError(
@@ -119,15 +130,16 @@ class RunFolder:
 
   def _lock(self) -> None:
     """Keeps other processes from the folder until the run ends."""
-    self._lock_descriptor = os.open(self.path, os.O_RDONLY)
+    descriptor = os.open(self.path, os.O_RDONLY)
     try:
-      fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      os.close(self._lock_descriptor)
+      os.close(descriptor)
       raise FileExistsError(
         f'Another process is running in {self.path}. Wait for it, end it, or'
         ' use another --output_dir or --run_name.'
       ) from None
+    self._lock_descriptor = descriptor
 
   @property
   def is_finished(self) -> bool:
@@ -167,20 +179,23 @@ class RunFolder:
       FileExistsError: As `check_settings`.
       OSError: If the folder cannot be written to.
     """
-    self.path.mkdir(parents=True, exist_ok=True)
+    with writing.explained(self.path):
+      self.path.mkdir(parents=True, exist_ok=True)
     self._lock()
     self.check_settings(settings)
-    if self._overwrite:
-      for pattern in _WRITTEN:
+    former = None if self._overwrite else self._read_config()
+    with writing.explained(self.path):
+      for pattern in _WRITTEN if self._overwrite else ('metrics.csv_temp*',):
         for path in self.path.glob(pattern):
           shutil.rmtree(path) if path.is_dir() else path.unlink()
-    # What was being written when a former run ended.
-    for partial in self.path.glob('metrics.csv_temp*'):
-      partial.unlink()
     environment = _describe_environment()
-    config_path = self.path / 'config.json'
-    former = self._read_config()
-    if former is not None:
+    if former is None:
+      config = {**settings, 'environment': environment}
+      with writing.explained(self.path / 'config.json'):
+        partial = self.path / _PARTIAL_CONFIG
+        partial.write_text(json.dumps(config, indent=2) + '\n')
+        partial.replace(self.path / 'config.json')
+    else:
       for name, value in environment.items():
         if value != former['environment'].get(name):
           logging.warning(
@@ -190,23 +205,48 @@ class RunFolder:
             value,
             former['environment'].get(name),
           )
-    else:
-      partial = self.path / 'config.json.partial'
-      partial.write_text(
-        json.dumps({**settings, 'environment': environment}, indent=2) + '\n'
-      )
-      partial.replace(config_path)
     self._is_started = True
-    self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
-    self._csv_manager = tff.program.CSVFileReleaseManager(
-      self.path / 'metrics.csv',
-      # Written whole and renamed in each round: there is never half a line.
-      save_mode=tff.program.CSVSaveMode.WRITE,
-      key_fieldname='round',
-    )
-    self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
-      self.path / 'events'
-    )
+    with writing.explained(self.path / 'checkpoints'):
+      self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
+    with writing.explained(self.path / 'metrics.csv'):
+      num_rounds = self._mend_metrics()
+      self._csv_manager = tff.program.CSVFileReleaseManager(
+        self.path / 'metrics.csv',
+        # Written whole and renamed in each round: there is never half a line.
+        save_mode=tff.program.CSVSaveMode.WRITE,
+        key_fieldname='round',
+      )
+    with writing.explained(self.path / 'checkpoints'):
+      self.checkpoints.drop_from(num_rounds)
+    with writing.explained(self.path / 'events'):
+      self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
+        self.path / 'events'
+      )
+
+  def _mend_metrics(self) -> int:
+    """Cuts `metrics.csv` off where it is damaged; returns its rounds.
+
+    A run does not damage it, but the end of the machine's power may.
+    """
+    path = self.path / 'metrics.csv'
+    if not path.exists():
+      return 0
+    content = path.read_bytes()
+    lines = content.decode('latin-1').splitlines(keepends=True)
+    num_whole = _count_whole_lines(lines)
+    if num_whole < len(lines) or not lines:
+      logging.warning(
+        'metrics.csv is damaged from line %d on; what is missing is computed'
+        ' again.',
+        num_whole + 1,
+      )
+      if num_whole == 0:
+        path.unlink()
+      else:
+        partial = self.path / 'metrics.csv_temp'
+        partial.write_bytes(''.join(lines[:num_whole]).encode('latin-1'))
+        partial.replace(path)
+    return max(num_whole - 1, 0)
 
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
     """Adds a round to `metrics.csv` and to the events.
@@ -222,8 +262,10 @@ class RunFolder:
       OSError: If the folder cannot be written to.
     """
     metrics = collections.OrderedDict(metrics)
-    asyncio.run(self._csv_manager.release(metrics, round_num))
-    asyncio.run(self._tensorboard_manager.release(metrics, round_num))
+    with writing.explained(self.path / 'metrics.csv'):
+      asyncio.run(self._csv_manager.release(metrics, round_num))
+    with writing.explained(self.path / 'events'):
+      asyncio.run(self._tensorboard_manager.release(metrics, round_num))
 
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
     """Writes `weights.npz`, in the model's order, and drops the checkpoints.
@@ -235,9 +277,16 @@ class RunFolder:
       OSError: If the folder cannot be written to.
     """
     arrays = tf.nest.flatten((weights.trainable, weights.non_trainable))
-    partial = self.path / 'weights.partial.npz'
-    np.savez(partial, *[np.asarray(array) for array in arrays])
-    partial.replace(self.path / 'weights.npz')
+    content = io.BytesIO()
+    np.savez(content, *[np.asarray(array) for array in arrays])
+    with writing.explained(self.path / 'weights.npz'):
+      partial = self.path / 'weights.partial.npz'
+      with partial.open('wb') as file:
+        file.write(content.getbuffer())
+        # There before the name that says so, whatever happens to the machine.
+        file.flush()
+        os.fsync(file.fileno())
+      partial.replace(self.path / 'weights.npz')
     self.checkpoints.remove()
 
   @contextlib.contextmanager
@@ -265,8 +314,9 @@ class RunFolder:
       logger.setLevel(levels[0])
       console.setLevel(levels[1])
       handler.close()
-      if self._is_started:
+      if self._lock_descriptor is not None:
         os.close(self._lock_descriptor)
+        self._lock_descriptor = None
 
 
 class _LateFileHandler(handlers.MemoryHandler):
@@ -280,11 +330,7 @@ class _LateFileHandler(handlers.MemoryHandler):
   def shouldFlush(self, record):  # noqa: N802, the base class' name.
     del record
     if self.target is None and self._is_folder_ready():
-      target = python_logging.FileHandler(self._path)
-      target.setFormatter(
-        python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
-      )
-      self.setTarget(target)
+      self.setTarget(_LogFile(self._path))
     return self.target is not None
 
   def close(self):
@@ -294,10 +340,60 @@ class _LateFileHandler(handlers.MemoryHandler):
       target.close()
 
 
+class _LogFile(python_logging.FileHandler):
+  """Does without the file if it cannot be written, and says so once.
+
+  What keeps the log from being written most often keeps the metrics too, which
+  then end the run; and the log alone is not worth a run.
+  """
+
+  def __init__(self, path):
+    super().__init__(path, delay=True)
+    self.setFormatter(
+      python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
+    )
+    self._has_failed = False
+
+  def emit(self, record):
+    try:
+      super().emit(record)
+    except OSError:  # Raised by the opening only.
+      self.handleError(record)
+
+  def handleError(self, record):  # noqa: N802, the base class' name.
+    del record
+    if not self._has_failed:
+      self._has_failed = True
+      print(
+        f'{self.baseFilename} cannot be written: {sys.exc_info()[1]}. The run'
+        ' goes on without it.',
+        file=sys.stderr,
+      )
+
+  def close(self):
+    with contextlib.suppress(OSError):
+      super().close()
+
+
+def _count_whole_lines(lines) -> int:
+  """How many lines from the first on are a header and the rounds 0, 1, ..."""
+  fields = []
+  for number, line in enumerate(lines):
+    values = line.rstrip('\r\n').split(',')
+    if number == 0:
+      fields = values
+      is_whole = values[0] == 'round'
+    else:
+      is_whole = len(values) == len(fields) and values[0] == str(number - 1)
+    if not is_whole or not line.endswith('\n'):
+      return number
+  return len(lines)
+
+
 def _describe_environment() -> dict[str, Any]:
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'jax')
   return {
-    'git_commit': _git_commit(),
+    'git_commit': git_commit(),
     'python': platform.python_version(),
     'packages': {p: importlib.metadata.version(p) for p in packages},
     'machine': platform.machine(),
@@ -306,8 +402,12 @@ def _describe_environment() -> dict[str, Any]:
   }
 
 
-def _git_commit() -> str:
+def git_commit() -> str:
   """The commit of this code, with '+changes' where files differ from it."""
+  # On another machine, to which only the code was sent.
+  commit = os.environ.get('TFF_OCS_GIT_COMMIT')
+  if commit:
+    return commit
 
   def git(*arguments):
     return subprocess.run(

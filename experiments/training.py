@@ -1,5 +1,7 @@
 """The round loop of all experiments."""
 
+import ctypes
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -70,6 +72,7 @@ def train(
     WorkerError: If the worker cannot be started or keeps dying.
   """
   check_cohort(task, clients_per_round)
+  _keep_memory_flat()
   cohort_of = _build_cohorts(task, clients_per_round, seed)
   evaluate = task_lib.build_evaluation(task.model, task.test)
   state, cumulative_bits = process.initialize(), 0
@@ -82,6 +85,9 @@ def train(
       progress.state,
       int(progress.cumulative_uplink_bits),
     )
+  # What is there by now stays: only what comes later need be looked through.
+  gc.collect()
+  gc.freeze()
   shown = {}
   rounds = tqdm.tqdm(
     range(first_round, total_rounds),
@@ -129,7 +135,22 @@ def train(
       folder.checkpoints.save(
         checkpoints.Progress(state, cumulative_bits), round_num
       )
+      # Saving leaves graphs with cycles, each with a copy of the weights.
+      gc.collect()
+  gc.unfreeze()
   folder.finish(state.weights)
+
+
+def _keep_memory_flat() -> None:
+  """Lets malloc give what is large back to the kernel as soon as it is free.
+
+  Otherwise it raises by itself the size from which on it does so, and the
+  weights, which come and go with each round in several threads, break up arenas
+  that grow for hundreds of rounds.
+  """
+  libc = ctypes.CDLL(None)
+  libc.mallopt(-3, 2**20)  # M_MMAP_THRESHOLD
+  libc.mallopt(-8, 2)  # M_ARENA_MAX
 
 
 def _build_cohorts(

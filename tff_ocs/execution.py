@@ -29,6 +29,7 @@ import weakref
 import grpc
 import portpicker
 import tensorflow_federated as tff
+from absl import logging
 
 _START_TIMEOUT_SECONDS = 50.0
 _MAX_RETRIES = 3
@@ -244,6 +245,14 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
         f' {self._worker.describe_loss()}'
       )
     stub = self._worker.connect(is_retry=num_failures > 0)
+    if num_failures > 0:
+      logging.warning(
+        'The TFF worker was lost in a computation; retry %d of %d.',
+        num_failures,
+        _MAX_RETRIES,
+      )
+    elif self._stub not in (None, stub):
+      logging.warning('The TFF worker was lost; there is a new one.')
     if stub is not self._stub:
       self._stub = stub
       self._executors = tff.framework.ResourceManagingExecutorFactory(

@@ -2,90 +2,18 @@
 
 import json
 import os
-import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
 from experiments import checkpoints
 from experiments import run_folder
-from plots import runs
-
-ROOT = pathlib.Path(__file__).parents[2]
-
-COMMAND = (
-  sys.executable,
-  '-m',
-  'experiments.femnist',
-  '--data_source=synthetic',
-  '--clients_per_round=3',
-  '--expected_clients=1',
-  '--total_rounds=9',
-  '--rounds_per_eval=3',
-  '--rounds_per_checkpoint=2',
-  '--run_name=run',
-)
-
-
-def start(output_dir, *arguments):
-  return subprocess.Popen(
-    [*COMMAND, f'--output_dir={output_dir}', *arguments],
-    cwd=ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
-
-
-def finish(output_dir, *arguments):
-  process = start(output_dir, *arguments)
-  output, _ = process.communicate(timeout=300)
-  return process.returncode, output
-
-
-def num_rounds(folder):
-  try:
-    return len(runs.read_run(folder).metrics.get('round', []))
-  except (FileNotFoundError, json.JSONDecodeError):
-    return 0
-
-
-def saved_checkpoints(folder):
-  """The whole checkpoints, not what is being written, in the rounds' order."""
-  paths = (folder / 'checkpoints').glob('after_round_*')
-  whole = [path for path in paths if '_temp' not in path.name]
-  return sorted(whole, key=lambda path: int(path.name.split('_')[2]))
-
-
-def kill_when(process, condition):
-  while not condition():
-    assert process.poll() is None, process.communicate()[0]
-    time.sleep(0.005)
-  process.send_signal(signal.SIGKILL)
-  process.communicate()
-
-
-def read_results(folder):
-  """What must not differ: all metrics but the seconds, and the weights."""
-  lines = (folder / 'metrics.csv').read_text().splitlines()
-  column = lines[0].split(',').index('seconds')
-  rows = [line.split(',') for line in lines]
-  metrics = [row[:column] + row[column + 1 :] for row in rows]
-  with np.load(folder / 'weights.npz') as weights:
-    return metrics, [weights[name].tobytes() for name in weights]
-
-
-@pytest.fixture(scope='module')
-def uninterrupted(tmp_path_factory):
-  output_dir = tmp_path_factory.mktemp('uninterrupted')
-  status, output = finish(output_dir)
-  assert status == 0, output
-  assert not (output_dir / 'run' / 'checkpoints').exists()
-  return read_results(output_dir / 'run')
+from tests.experiments.real_runs import finish
+from tests.experiments.real_runs import kill_when
+from tests.experiments.real_runs import num_rounds
+from tests.experiments.real_runs import read_results
+from tests.experiments.real_runs import saved_checkpoints
+from tests.experiments.real_runs import start
 
 
 def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
@@ -124,18 +52,26 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
   assert 'a run with --batch_size=20, not 10' in output.splitlines()[-1]
 
 
-def test_damaged_checkpoint_costs_rounds_but_not_the_run(
-  uninterrupted, tmp_path
+@pytest.mark.parametrize('are_all_damaged', [False, True])
+def test_damage_costs_rounds_but_not_the_run(
+  uninterrupted, tmp_path, are_all_damaged
 ):
   folder = tmp_path / 'run'
   kill_when(start(tmp_path), lambda: len(saved_checkpoints(folder)) >= 2)
-  newest = saved_checkpoints(folder)[-1]
-  for path in newest.rglob('*'):
-    if path.is_file():
-      os.truncate(path, path.stat().st_size // 2)
+  damaged = saved_checkpoints(folder)[0 if are_all_damaged else 1 :]
+  for checkpoint in damaged:
+    for path in checkpoint.rglob('*'):
+      if path.is_file():
+        os.truncate(path, path.stat().st_size // 2)
+  # And the last line of the metrics.
+  metrics = folder / 'metrics.csv'
+  os.truncate(metrics, metrics.stat().st_size - 5)
   status, output = finish(tmp_path)
   assert status == 0, output
-  assert 'cannot be read' in output
+  # Either cannot be read, or comes after the line that is lost.
+  assert output.count('The checkpoint after round') == len(damaged)
+  assert 'metrics.csv is damaged' in output
+  assert 'Traceback' not in output
   assert read_results(folder) == uninterrupted
 
 

@@ -1,0 +1,119 @@
+"""Megabytes of a long run's processes, round by round.
+
+The real loop with all that it writes, on clients so small that a round takes
+little time: the paper's FEMNIST CNN, 8 clients of 4 to 10 examples in a round,
+an evaluation every 5 rounds and a checkpoint every 10. Counted is the memory of
+this process and of the worker, with what they share counted once (PSS). What a
+run takes is there after some rounds; what grows after that, grows without end
+in a run of days.
+"""
+
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+from absl import app
+from absl import flags
+
+import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
+from experiments import run_folder
+from experiments import training
+from tff_ocs.tasks import client_data
+from tff_ocs.tasks import femnist
+from tff_ocs.tasks import task as task_lib
+
+_ROUNDS = flags.DEFINE_integer('rounds', 500, 'The rounds.', 51)
+
+_ROUNDS_PER_SAMPLE = 50
+_NUM_CLIENTS = 100
+_CLIENTS_PER_ROUND = 8
+
+
+def main(argv):
+  del argv
+  task = _build_task()
+  process = tff_ocs.build_federated_averaging_process(
+    task.model,
+    tff_ocs.ApproximateOptimalSampling(3),
+    client_learning_rate=2**-3,
+    batch_size=20,
+  )
+  with tempfile.TemporaryDirectory() as path:
+    folder = _MeasuredFolder(os.path.join(path, 'run'))
+    with folder.log():
+      folder.start({})
+      with tff_ocs.execution.use_local_context():
+        training.train(
+          task=task,
+          process=process,
+          clients_per_round=_CLIENTS_PER_ROUND,
+          total_rounds=_ROUNDS.value + 1,
+          rounds_per_eval=5,
+          rounds_per_checkpoint=10,
+          seed=0,
+          folder=folder,
+          name='memory',
+        )
+  print(f'{"round":>5}{"program":>10}{"worker":>10}{"MB":>10}')
+  for round_num, (own, worker) in folder.samples.items():
+    print(f'{round_num:5}{own:10.0f}{worker:10.0f}{own + worker:10.0f}')
+  first, *_, last = (sum(sample) for sample in folder.samples.values())
+  print(f'growth after round {_ROUNDS_PER_SAMPLE}: {last / first - 1:+.1%}')
+
+
+class _MeasuredFolder(run_folder.RunFolder):
+  """A run's folder that notes the memory each so many rounds."""
+
+  def __init__(self, path):
+    super().__init__(path)
+    self.samples = {}
+
+  def release(self, metrics, round_num):
+    super().release(metrics, round_num)
+    if round_num > 0 and round_num % _ROUNDS_PER_SAMPLE == 0:
+      own, *others = _process_tree(os.getpid())
+      self.samples[round_num] = (
+        _megabytes(own),
+        sum(_megabytes(pid) for pid in others),
+      )
+
+
+def _build_task():
+  rng = np.random.default_rng(0)
+
+  def draw(size):
+    return client_data.Examples(
+      rng.random((size, 28, 28), dtype=np.float32),
+      rng.integers(0, femnist.NUM_CLASSES, size=size).astype(np.int32),
+    )
+
+  sizes = rng.integers(4, 11, size=_NUM_CLIENTS)
+  return task_lib.Task(
+    data_name='random images',
+    model=femnist.build_model(seed=0),
+    train=client_data.ArrayClientData(
+      {str(i): draw(size) for i, size in enumerate(sizes)}
+    ),
+    test=draw(200),
+  )
+
+
+def _process_tree(pid):
+  """The process and all its descendants."""
+  tree = [pid]
+  for children in pathlib.Path(f'/proc/{pid}/task').glob('*/children'):
+    for child in children.read_text().split():
+      tree += _process_tree(int(child))
+  return tree
+
+
+def _megabytes(pid):
+  for line in pathlib.Path(f'/proc/{pid}/smaps_rollup').read_text().split('\n'):
+    if line.startswith('Pss:'):
+      return int(line.split()[1]) * 1024 / 1e6
+  raise RuntimeError(f'The kernel tells no PSS of process {pid}.')
+
+
+if __name__ == '__main__':
+  app.run(main)
