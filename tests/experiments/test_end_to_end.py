@@ -1,0 +1,129 @@
+"""Each binary as a user meets it: swept, killed, resumed, tuned and drawn."""
+
+import csv
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from plots import runs
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# The paper's cohorts, since there are no figures of others.
+TINY = (
+  '--data_source=synthetic',
+  '--total_rounds=4',
+  '--rounds_per_eval=2',
+  '--rounds_per_checkpoint=1',
+)
+
+
+def run(*arguments):
+  """Runs a module as a program; returns its output and its error output."""
+  result = subprocess.run(
+    [sys.executable, '-m', *arguments],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=600,
+  )
+  assert result.returncode == 0, result.stderr
+  assert 'Traceback' not in result.stderr
+  return result.stdout, result.stderr
+
+
+def read_results(folder):
+  """The metrics but for the seconds, and the bytes of the final weights."""
+  metrics = runs.read_run(folder).metrics
+  del metrics['seconds']
+  with np.load(folder / 'weights.npz') as weights:
+    return metrics, [weights[name].tobytes() for name in weights]
+
+
+@pytest.mark.parametrize(
+  'experiment, names, figure, parameters, grid',
+  [
+    ('femnist_1', {'aocs_m3', 'aocs_m6'}, 3, 1_663_370, (1e-9, 0.125, 1e9)),
+    ('shakespeare_32', {'aocs_m2', 'aocs_m6'}, 6, 833_622, (1e-9, 0.25, 1e9)),
+    ('cifar100', {'aocs_m3'}, 13, 5_897_508, (1e-12, 3e-4, 1e9)),
+  ],
+)
+def test_experiment_from_sweep_to_figure(
+  tmp_path, experiment, names, figure, parameters, grid
+):
+  swept = tmp_path / 'swept'
+  sweep = (
+    'experiments.sweep',
+    f'--experiment={experiment}',
+    '--methods=aocs',
+    '--repeats=1',
+  )
+  run(*sweep, f'--output_dir={swept}', '--', *TINY)
+  folders = {name: swept / f'{experiment}_{name}_seed0' for name in names}
+  for name, folder in folders.items():
+    result = runs.read_run(folder)
+    assert result.config['expected_clients'] == float(name.split('_m')[1])
+    np.testing.assert_array_equal(result.metrics['round'], range(4))
+    assert np.all(np.isfinite(result.metrics['training_loss']))
+    with np.load(folder / 'weights.npz') as weights:
+      assert sum(weights[n].size for n in weights) == parameters
+
+  # One of the same runs, by the command that the sweep prints, killed once it
+  # has a checkpoint, and left to the sweep.
+  killed = tmp_path / 'killed'
+  commands, _ = run(*sweep, f'--output_dir={killed}', '--dry_run', '--', *TINY)
+  assert len(commands.splitlines()) == len(names)
+  command = shlex.split(commands.splitlines()[0])
+  folder = killed / command[-2].removeprefix('--run_name=')
+  process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+  deadline = time.monotonic() + 300
+  while not (folder / 'checkpoints' / 'after_round_0').exists():
+    assert process.poll() is None and time.monotonic() < deadline
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  assert not (folder / 'weights.npz').exists()
+  run(*sweep, f'--output_dir={killed}', '--', *TINY)
+  assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
+  metrics, weights = read_results(folder)
+  expected_metrics, expected_weights = read_results(swept / folder.name)
+  assert weights == expected_weights
+  assert metrics.keys() == expected_metrics.keys()
+  for column, values in metrics.items():
+    np.testing.assert_array_equal(values, expected_metrics[column])
+
+  # Two steps too small and too large to learn, on either side of a good one.
+  tuned = tmp_path / 'tuned'
+  run(
+    'experiments.tune',
+    f'--experiment={experiment}',
+    '--methods=full',
+    f'--grid={",".join(map(str, grid))}',
+    f'--output_dir={tuned}',
+    '--',
+    *TINY,
+  )
+  with (tuned / 'tuning.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [float(row['step_size']) for row in rows] == list(grid)
+  assert [row['best'] for row in rows] == ['False', 'True', 'False']
+  assert (tuned / 'tuning.png').exists() and (tuned / 'tuning.pdf').exists()
+
+  figures = tmp_path / 'figures'
+  output, errors = run(
+    'plots.figures',
+    f'--results_dir={swept}',
+    f'--figure={figure}',
+    f'--output_dir={figures}',
+  )
+  assert output.strip() == str(figures / f'figure_{figure}.png')
+  assert 'no runs of full participation' in errors
+  assert (figures / f'figure_{figure}.pdf').read_bytes().startswith(b'%PDF')
+  table, _ = run('plots.summary', f'--results_dir={swept}')
+  assert table.count('| AOCS, m=') == len(names)
