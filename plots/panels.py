@@ -1,5 +1,6 @@
 """The paper's figures of training: accuracy and loss, by rounds and by bits."""
 
+import math
 import os
 import pathlib
 import textwrap
@@ -92,7 +93,7 @@ def plot_panels(
           if best_so_far
           else 'Validation accuracy [%]'
         )
-        axis.set_ylim(0, 100)
+        axis.set_ylim(0, _accuracy_limit(by_label))
       if is_by_bits:
         _format_bits(axis)
       else:
@@ -209,6 +210,16 @@ def _method(config):
   sampling = config['sampling']
   m = None if sampling == 'full' else config.get('expected_clients')
   return runs.Method(sampling, m)
+
+
+def _accuracy_limit(by_label):
+  """The best accuracy in per cent, rounded up to the next ten."""
+  best = max(
+    run.evaluated('validation_accuracy')[1].max()
+    for of_method in by_label.values()
+    for run in of_method
+  )
+  return max(10, 10 * math.ceil(10 * best))
 
 
 def _loss_limit(by_label):
