@@ -1,6 +1,14 @@
 """The paper's experiments, as programs."""
 
+import ctypes
 import sys
+
+# Otherwise malloc keeps what is large ever longer, and in an arena for each of
+# TensorFlow's threads: weights, which come and go with each round, then break
+# up arenas that grow for hundreds of rounds. Before there are threads.
+_libc = ctypes.CDLL(None)
+_libc.mallopt(-3, 2**20)  # M_MMAP_THRESHOLD
+_libc.mallopt(-8, 1)  # M_ARENA_MAX
 
 # Before any other import: it quietens TensorFlow, and tells what is wrong with
 # the environment.

@@ -1,6 +1,5 @@
 """The round loop of all experiments."""
 
-import ctypes
 import gc
 import sys
 import time
@@ -72,7 +71,6 @@ def train(
     WorkerError: If the worker cannot be started or keeps dying.
   """
   check_cohort(task, clients_per_round)
-  _keep_memory_flat()
   cohort_of = _build_cohorts(task, clients_per_round, seed)
   evaluate = task_lib.build_evaluation(task.model, task.test)
   state, cumulative_bits = process.initialize(), 0
@@ -139,18 +137,6 @@ def train(
       gc.collect()
   gc.unfreeze()
   folder.finish(state.weights)
-
-
-def _keep_memory_flat() -> None:
-  """Lets malloc give what is large back to the kernel as soon as it is free.
-
-  Otherwise it raises by itself the size from which on it does so, and the
-  weights, which come and go with each round in several threads, break up arenas
-  that grow for hundreds of rounds.
-  """
-  libc = ctypes.CDLL(None)
-  libc.mallopt(-3, 2**20)  # M_MMAP_THRESHOLD
-  libc.mallopt(-8, 2)  # M_ARENA_MAX
 
 
 def _build_cohorts(

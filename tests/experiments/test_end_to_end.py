@@ -1,6 +1,7 @@
 """Each binary as a user meets it: swept, killed, resumed, tuned and drawn."""
 
 import csv
+import os
 import pathlib
 import shlex
 import signal
@@ -47,40 +48,38 @@ def read_results(folder):
 
 
 @pytest.mark.parametrize(
-  'experiment, names, figure, parameters, grid',
+  'experiment, method, name, figure, parameters',
   [
-    ('femnist_1', {'aocs_m3', 'aocs_m6'}, 3, 1_663_370, (1e-9, 0.125, 1e9)),
-    ('shakespeare_32', {'aocs_m2', 'aocs_m6'}, 6, 833_622, (1e-9, 0.25, 1e9)),
-    ('cifar100', {'aocs_m3'}, 13, 5_897_508, (1e-12, 3e-4, 1e9)),
+    ('femnist_1', 'full', 'full', 3, 1_663_370),
+    ('shakespeare_32', 'full', 'full', 6, 833_622),
+    ('cifar100', 'aocs', 'aocs_m3', 13, 5_897_508),
   ],
 )
 def test_experiment_from_sweep_to_figure(
-  tmp_path, experiment, names, figure, parameters, grid
+  tmp_path, experiment, method, name, figure, parameters
 ):
   swept = tmp_path / 'swept'
   sweep = (
     'experiments.sweep',
     f'--experiment={experiment}',
-    '--methods=aocs',
+    f'--methods={method}',
     '--repeats=1',
   )
   run(*sweep, f'--output_dir={swept}', '--', *TINY)
-  folders = {name: swept / f'{experiment}_{name}_seed0' for name in names}
-  for name, folder in folders.items():
-    result = runs.read_run(folder)
-    assert result.config['expected_clients'] == float(name.split('_m')[1])
-    np.testing.assert_array_equal(result.metrics['round'], range(4))
-    assert np.all(np.isfinite(result.metrics['training_loss']))
-    with np.load(folder / 'weights.npz') as weights:
-      assert sum(weights[n].size for n in weights) == parameters
+  run_name = f'{experiment}_{name}_seed0'
+  result = runs.read_run(swept / run_name)
+  assert result.config['sampling'] == method
+  np.testing.assert_array_equal(result.metrics['round'], range(4))
+  assert np.all(np.isfinite(result.metrics['training_loss']))
+  with np.load(swept / run_name / 'weights.npz') as weights:
+    assert sum(weights[n].size for n in weights) == parameters
 
-  # One of the same runs, by the command that the sweep prints, killed once it
-  # has a checkpoint, and left to the sweep.
+  # The same run, by the command that the sweep prints, killed once it has a
+  # checkpoint, and left to the sweep.
   killed = tmp_path / 'killed'
-  commands, _ = run(*sweep, f'--output_dir={killed}', '--dry_run', '--', *TINY)
-  assert len(commands.splitlines()) == len(names)
-  command = shlex.split(commands.splitlines()[0])
-  folder = killed / command[-2].removeprefix('--run_name=')
+  printed, _ = run(*sweep, f'--output_dir={killed}', '--dry_run', '--', *TINY)
+  (command,) = map(shlex.split, printed.splitlines())
+  folder = killed / run_name
   process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
   deadline = time.monotonic() + 300
   while not (folder / 'checkpoints' / 'after_round_0').exists():
@@ -92,28 +91,11 @@ def test_experiment_from_sweep_to_figure(
   run(*sweep, f'--output_dir={killed}', '--', *TINY)
   assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
   metrics, weights = read_results(folder)
-  expected_metrics, expected_weights = read_results(swept / folder.name)
+  expected_metrics, expected_weights = read_results(swept / run_name)
   assert weights == expected_weights
   assert metrics.keys() == expected_metrics.keys()
   for column, values in metrics.items():
     np.testing.assert_array_equal(values, expected_metrics[column])
-
-  # Two steps too small and too large to learn, on either side of a good one.
-  tuned = tmp_path / 'tuned'
-  run(
-    'experiments.tune',
-    f'--experiment={experiment}',
-    '--methods=full',
-    f'--grid={",".join(map(str, grid))}',
-    f'--output_dir={tuned}',
-    '--',
-    *TINY,
-  )
-  with (tuned / 'tuning.csv').open(newline='') as file:
-    rows = list(csv.DictReader(file))
-  assert [float(row['step_size']) for row in rows] == list(grid)
-  assert [row['best'] for row in rows] == ['False', 'True', 'False']
-  assert (tuned / 'tuning.png').exists() and (tuned / 'tuning.pdf').exists()
 
   figures = tmp_path / 'figures'
   output, errors = run(
@@ -123,7 +105,32 @@ def test_experiment_from_sweep_to_figure(
     f'--output_dir={figures}',
   )
   assert output.strip() == str(figures / f'figure_{figure}.png')
-  assert 'no runs of full participation' in errors
+  assert 'no runs of uniform' in errors
   assert (figures / f'figure_{figure}.pdf').read_bytes().startswith(b'%PDF')
   table, _ = run('plots.summary', f'--results_dir={swept}')
-  assert table.count('| AOCS, m=') == len(names)
+  assert table.count('| AOCS, m=3 |' if method == 'aocs' else '| full') == 1
+
+
+# The search for FEMNIST is in test_tune.py.
+@pytest.mark.parametrize(
+  'experiment, good', [('shakespeare_32', 0.25), ('cifar100', 3e-4)]
+)
+def test_step_size_is_found(tmp_path, experiment, good):
+  # On either side of it, one too small and one too large to learn.
+  grid = [1e-12, good, 1e9]
+  run(
+    'experiments.tune',
+    f'--experiment={experiment}',
+    '--methods=full',
+    f'--grid={",".join(map(str, grid))}',
+    f'--parallel={min(2, len(os.sched_getaffinity(0)))}',
+    f'--output_dir={tmp_path}',
+    '--',
+    *TINY,
+  )
+  with (tmp_path / 'tuning.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [float(row['step_size']) for row in rows] == grid
+  assert [row['best'] for row in rows] == ['False', 'True', 'False']
+  assert (tmp_path / 'tuning.png').exists()
+  assert (tmp_path / 'tuning.pdf').exists()
