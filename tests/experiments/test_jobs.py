@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import experiments
 from experiments import jobs
 
 # Does what --do says; `attempts` counts how often it was started.
@@ -203,6 +204,7 @@ def test_parallel_is_not_for_ray(tmp_path):
 def test_missing_ray_is_explained(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'ray', None)
   monkeypatch.delitem(sys.modules, 'experiments.ray_jobs', raising=False)
+  monkeypatch.delattr(experiments, 'ray_jobs', raising=False)
   with pytest.raises(jobs.JobError, match='needs the package ray.*pip install'):
     run(tmp_path, make_job('run'), ray_address='auto')
 
