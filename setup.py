@@ -27,7 +27,7 @@ setuptools.setup(
       'mlxtend>=0.23',
       'tqdm>=4.64',
     ],
-    'ray': ['ray>=2.9'],
-    'test': ['pytest>=7', 'ruff>=0.9', 'scipy>=1.9.3,<1.10'],
+    'ray': ['ray>=2.51'],
+    'test': ['psutil>=5', 'pytest>=7', 'ruff>=0.9', 'scipy>=1.9.3,<1.10'],
   },
 )

@@ -23,7 +23,7 @@ from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist
 from tff_ocs.tasks import task as task_lib
 
-_ROUNDS = flags.DEFINE_integer('rounds', 500, 'The rounds.', 51)
+_ROUNDS = flags.DEFINE_integer('rounds', 500, 'The rounds.', 100)
 
 _ROUNDS_PER_SAMPLE = 50
 _NUM_CLIENTS = 100

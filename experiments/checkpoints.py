@@ -88,6 +88,11 @@ class Checkpoints:
       try:
         progress = asyncio.run(self._manager.load(version, like))
         _check_state(progress.state, like.state)
+      except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        # Says nothing against the file.
+        raise OSError(
+          f'{self._path_of(version)} cannot be read for want of memory.'
+        ) from error
       except Exception as error:  # Whatever TensorFlow finds wrong with a file.
         logging.warning(
           'The checkpoint after round %d cannot be read (%s); the run goes on'

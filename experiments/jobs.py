@@ -26,6 +26,10 @@ _MAX_RETRIES = 2
 _MAX_LOSSES = 10
 
 
+# Flags that are off unless given: a run that had one is another run.
+_OFF_UNLESS_GIVEN = ('data_name', 'holdout_fraction', 'validation_subset')
+
+
 class JobError(ValueError):
   """Raised if jobs cannot be run as asked; none was started then."""
 
@@ -247,7 +251,8 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
     return False
   except (OSError, ValueError) as error:
     raise JobError(
-      f'{folder / "config.json"} cannot be read: {error}'
+      f'{folder / "config.json"} cannot be read: {error}. Remove'
+      ' that folder, or use another --output_dir.'
     ) from error
   for name, text in job.values.items():
     # What is not recorded, such as --cache_dir, is not part of the settings.
@@ -255,6 +260,12 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
       raise JobError(
         f'{folder} holds a run with --{name}={config[name]}, not {text}. Use'
         ' the same flags, or another --output_dir.'
+      )
+  for name in _OFF_UNLESS_GIVEN:
+    if name not in job.values and config.get(name) is not None:
+      raise JobError(
+        f'{folder} holds a run with --{name}={config[name]}, which is not given'
+        ' here. Use the same flags, or another --output_dir.'
       )
   return _has_weights(folder)
 

@@ -57,9 +57,6 @@ class RayRunner:
     self._started = set()
     _settle_replacements(output_dir)
     _join(address)
-    # What Ray tells of its nodes would break into the progress bar.
-    nowhere = self._stack.enter_context(open(os.devnull, 'w'))
-    self._stack.enter_context(contextlib.redirect_stdout(nowhere))
     # To import these modules a node would have to start TensorFlow, which only
     # the run's own process needs: so they are sent with the task.
     for module in (jobs, sys.modules[__name__]):
@@ -73,6 +70,9 @@ class RayRunner:
     self._run = ray.remote(
       num_cpus=self._num_cores, max_retries=0, num_returns='streaming'
     )(_run_on_node)
+    # What Ray tells of its nodes would break into the progress bar.
+    nowhere = self._stack.enter_context(open(os.devnull, 'w'))
+    self._stack.enter_context(contextlib.redirect_stdout(nowhere))
 
   def has_room(self) -> bool:
     return True  # Ray lets them wait.
@@ -110,7 +110,8 @@ class RayRunner:
         self._started.add(task)
         self._rounds[job.name] = rounds
         if files is not None:
-          _replace(self._output_dir / job.name, files)
+          if files:  # A run that was refused has made no folder.
+            _replace(self._output_dir / job.name, files)
           jobs.log_path(self._output_dir, job).write_bytes(output)
         end = None if status is None else jobs.Ended(job, status)
       if end is not None:

@@ -183,6 +183,11 @@ class RunFolder:
       self.path.mkdir(parents=True, exist_ok=True)
     self._lock()
     self.check_settings(settings)
+    if self.is_finished and not self._overwrite:
+      raise FileExistsError(
+        f'{self.path} was finished by another process meanwhile; use'
+        ' --overwrite to run it again.'
+      )
     former = None if self._overwrite else self._read_config()
     with writing.explained(self.path):
       for pattern in _WRITTEN if self._overwrite else ('metrics.csv_temp*',):

@@ -33,9 +33,10 @@ def explained(path: Union[str, os.PathLike]):
       reason = re.sub(r'^{{.*?}} | \[Op:.*$', '', error.message)
     else:
       reason = error.strerror or str(error)
+    lines = reason.strip().splitlines() or [repr(error)]
     raise OSError(
       f'{path.name} in {path.parent} cannot be written:'
-      f' {reason.strip().splitlines()[0]}. Make room or mend the folder, and'
+      f' {lines[0]}. Make room or mend the folder, and'
       ' start the same command again (without --overwrite): it resumes from the'
       ' last checkpoint.'
     ) from error

@@ -185,6 +185,9 @@ def find_groups(
   runs, left_out = [], []
   for config_path in sorted(path.rglob('config.json')):
     folder = config_path.parent
+    # What a sweep on Ray was replacing when it was killed.
+    if folder.name.startswith('.'):
+      continue
     try:
       if not (folder / 'metrics.csv').exists():
         raise ValueError('the run is not finished, it has no metrics.csv.')

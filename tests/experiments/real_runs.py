@@ -59,8 +59,11 @@ def saved_checkpoints(folder):
 
 def wait_until(process, condition):
   """Waits for something to happen in a run that goes on meanwhile."""
+  deadline = time.monotonic() + 300
   while not condition():
-    assert process.poll() is None, process.communicate()[0]
+    if process.poll() is not None or time.monotonic() > deadline:
+      process.kill()
+      raise AssertionError(process.communicate())
     time.sleep(0.005)
 
 

@@ -4,15 +4,14 @@ import csv
 import os
 import pathlib
 import shlex
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from plots import runs
+from tests.experiments import real_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -37,14 +36,6 @@ def run(*arguments):
   assert result.returncode == 0, result.stderr
   assert 'Traceback' not in result.stderr
   return result.stdout, result.stderr
-
-
-def read_results(folder):
-  """The metrics but for the seconds, and the bytes of the final weights."""
-  metrics = runs.read_run(folder).metrics
-  del metrics['seconds']
-  with np.load(folder / 'weights.npz') as weights:
-    return metrics, [weights[name].tobytes() for name in weights]
 
 
 @pytest.mark.parametrize(
@@ -80,22 +71,16 @@ def test_experiment_from_sweep_to_figure(
   printed, _ = run(*sweep, f'--output_dir={killed}', '--dry_run', '--', *TINY)
   (command,) = map(shlex.split, printed.splitlines())
   folder = killed / run_name
-  process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-  deadline = time.monotonic() + 300
-  while not (folder / 'checkpoints' / 'after_round_0').exists():
-    assert process.poll() is None and time.monotonic() < deadline
-    time.sleep(0.01)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
+  process = subprocess.Popen(
+    command, cwd=ROOT, stderr=subprocess.PIPE, text=True
+  )
+  real_runs.kill_when(process, lambda: real_runs.saved_checkpoints(folder))
   assert not (folder / 'weights.npz').exists()
   run(*sweep, f'--output_dir={killed}', '--', *TINY)
   assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
-  metrics, weights = read_results(folder)
-  expected_metrics, expected_weights = read_results(swept / run_name)
-  assert weights == expected_weights
-  assert metrics.keys() == expected_metrics.keys()
-  for column, values in metrics.items():
-    np.testing.assert_array_equal(values, expected_metrics[column])
+  assert real_runs.read_results(folder) == real_runs.read_results(
+    swept / run_name
+  )
 
   figures = tmp_path / 'figures'
   output, errors = run(

@@ -264,6 +264,7 @@ def test_validation_can_be_on_a_subset_or_on_held_out_clients(
       '--unbalanced_set goes without',
     ),
     (['--output_dir=/proc/version'], 'not a folder|cannot be written'),
+    (['--output_dir=/proc/nowhere'], 'cannot be written'),
   ],
 )
 def test_bad_settings_end_in_one_line_and_leave_nothing(

@@ -201,6 +201,19 @@ def test_parallel_is_not_for_ray(tmp_path):
     run(tmp_path, make_job('run'), parallel=1, ray_address='auto')
 
 
+@pytest.mark.parametrize(
+  'name, value', [('data_name', 'digits'), ('validation_subset', 500)]
+)
+def test_run_with_a_flag_that_is_not_given_is_refused(tmp_path, name, value):
+  (tmp_path / 'run').mkdir()
+  config = tmp_path / 'run' / 'config.json'
+  config.write_text(json.dumps({name: None}))
+  assert not jobs.is_finished(make_job('run'), tmp_path)
+  config.write_text(json.dumps({name: value}))
+  with pytest.raises(jobs.JobError, match=f'--{name}={value}, which is not'):
+    jobs.is_finished(make_job('run'), tmp_path)
+
+
 def test_missing_ray_is_explained(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'ray', None)
   monkeypatch.delitem(sys.modules, 'experiments.ray_jobs', raising=False)

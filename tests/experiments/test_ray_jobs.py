@@ -34,10 +34,14 @@ DRIVER = f"""
 import sys
 from experiments import jobs
 job = jobs.Job(*{tuple(JOB)!r})
-failed = jobs.run_jobs(
-  [job], output_dir=sys.argv[1], name='test', ray_address=sys.argv[2]
+refused = job._replace(
+  name='refused', flags=(*job.flags, '--clients_per_round=1000')
 )
-assert not failed, failed
+failed = jobs.run_jobs(
+  [job, refused], output_dir=sys.argv[1], name='test', ray_address=sys.argv[2]
+)
+assert [f.job.name for f in failed] == ['refused'], failed
+assert '--clients_per_round=1000 is more than' in failed[0].reason, failed
 """
 
 
@@ -55,7 +59,9 @@ def cluster(monkeypatch):
   signal.signal(signal.SIGTERM, former)
 
 
-def test_run_goes_on_elsewhere_when_its_node_is_lost(cluster, tmp_path):
+def test_run_goes_on_elsewhere_when_its_node_is_lost(
+  cluster, tmp_path, monkeypatch
+):
   output_dir = tmp_path / 'runs'
   driver = subprocess.Popen(
     [sys.executable, '-c', DRIVER, str(output_dir), cluster.address],
@@ -84,7 +90,9 @@ def test_run_goes_on_elsewhere_when_its_node_is_lost(cluster, tmp_path):
   assert str(tmp_path) not in (folder / 'log.txt').read_text()
   assert {path.name for path in output_dir.iterdir()} == {'logs', 'run'}
 
-  # As a run that nothing disturbs.
+  # As a run that nothing disturbs, with as many cores.
+  cores = sorted(os.sched_getaffinity(0))[:2]
+  monkeypatch.setattr(jobs, '_share_cores', lambda *_: [cores])
   alone = tmp_path / 'alone'
   assert jobs.run_jobs([JOB], output_dir=alone, name='alone') == []
   assert real_runs.read_results(folder) == real_runs.read_results(alone / 'run')

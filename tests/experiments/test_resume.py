@@ -102,6 +102,16 @@ def test_folder_without_resume_is_refused(tmp_path):
     again.check_settings({'seed': 1})
 
 
+def test_run_that_another_process_finished_meanwhile_is_kept(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run', resume=True)
+  other = run_folder.RunFolder(tmp_path / 'run')
+  with other.log():
+    other.start({'seed': 0})
+    (tmp_path / 'run' / 'weights.npz').touch()
+  with folder.log(), pytest.raises(FileExistsError, match='meanwhile'):
+    folder.start({'seed': 0})
+
+
 def test_folder_in_use_is_refused_to_another_process(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with folder.log():
