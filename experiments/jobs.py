@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import fcntl
 import json
 import os
 import pathlib
@@ -17,6 +16,8 @@ from typing import Optional
 from typing import Union
 
 import tqdm
+
+from experiments import locking
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -322,11 +323,9 @@ def _lock(output_dir):
   """Keeps other sweeps from the folder."""
   logs = output_dir / 'logs'
   logs.mkdir(parents=True, exist_ok=True)
-  descriptor = os.open(logs, os.O_RDONLY)
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    descriptor = locking.lock_folder(logs)
   except BlockingIOError:
-    os.close(descriptor)
     raise JobError(
       f'Another process starts runs in {output_dir}. Wait for it, end it, or'
       ' use another --output_dir.'

@@ -174,5 +174,7 @@ def check_flags(all_jobs: Sequence[jobs.Job]) -> None:
     )
     if result.returncode:
       message = re.search(r'Flags parsing error:\s*(.*)', result.stdout)
-      message = message.group(1) if message else result.stdout.strip()
-      raise jobs.JobError(f'experiments.{job.binary}: {message}')
+      reason = (
+        message.group(1) if message else result.stdout.strip().split('\n')[-1]
+      )
+      raise jobs.JobError(f'experiments.{job.binary}: {reason}')

@@ -24,6 +24,7 @@ from typing import Optional
 import ray
 
 from experiments import jobs
+from experiments import locking
 from experiments import run_folder
 
 # As on one machine. Where a node has less, all runs are content with that.
@@ -59,7 +60,7 @@ class RayRunner:
     _join(address)
     # To import these modules a node would have to start TensorFlow, which only
     # the run's own process needs: so they are sent with the task.
-    for module in (jobs, sys.modules[__name__]):
+    for module in (jobs, locking, sys.modules[__name__]):
       ray.cloudpickle.register_pickle_by_value(module)
     of_nodes = [
       int(node['Resources'].get('CPU', 0))
@@ -223,7 +224,7 @@ def _follow(process, folder, log):
       except FileNotFoundError:  # It has been replaced by newer ones meanwhile.
         continue
     rounds, checkpoint = now
-    yield rounds, files, log.read_bytes(), None
+    yield rounds, files, b'' if files is None else log.read_bytes(), None
   yield (
     jobs.count_rounds(folder),
     _read_files(folder),

@@ -15,7 +15,6 @@ It holds
 import asyncio
 import collections
 import contextlib
-import fcntl
 import importlib.metadata
 import io
 import json
@@ -38,6 +37,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from experiments import checkpoints
+from experiments import locking
 from experiments import writing
 from tff_ocs import execution
 
@@ -130,16 +130,13 @@ class RunFolder:
 
   def _lock(self) -> None:
     """Keeps other processes from the folder until the run ends."""
-    descriptor = os.open(self.path, os.O_RDONLY)
     try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      self._lock_descriptor = locking.lock_folder(self.path)
     except BlockingIOError:
-      os.close(descriptor)
       raise FileExistsError(
         f'Another process is running in {self.path}. Wait for it, end it, or'
         ' use another --output_dir or --run_name.'
       ) from None
-    self._lock_descriptor = descriptor
 
   @property
   def is_finished(self) -> bool:

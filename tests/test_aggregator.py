@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_ocs
+from tests import models
 from tests import oracles
 from tff_ocs import execution
 from tff_ocs import probabilities
@@ -660,34 +661,9 @@ def _secure_sums():
   )
 
 
-def _linear_model():
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    trainable, _ = weights
-    return tf.matmul(x, trainable[0]) + trainable[1]
-
-  def loss(output, label, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean((output - label) ** 2)
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(
-      (np.zeros([2, 1], np.float32), np.zeros([1], np.float32)),
-      (),
-    ),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec=(
-      tf.TensorSpec([None, 2], tf.float32),
-      tf.TensorSpec([None, 1], tf.float32),
-    ),
-  )
-
-
 def _training_process(scheme, secure=False):
   return tff_ocs.build_federated_averaging_process(
-    _linear_model(),
+    models.build_linear_model(2),
     tff_ocs.ClientSamplingFactory(
       SCHEMES[scheme], **(_secure_sums() if secure else {})
     ),

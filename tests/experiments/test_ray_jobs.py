@@ -6,14 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from ray import cluster_utils
 
-pytest.importorskip('ray')
-
-from ray import cluster_utils  # noqa: E402
-
-from experiments import jobs  # noqa: E402
-from experiments import ray_jobs  # noqa: E402
-from tests.experiments import real_runs  # noqa: E402
+from experiments import jobs
+from experiments import ray_jobs
+from tests.experiments import real_runs
 
 JOB = jobs.Job(
   'run',
