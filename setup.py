@@ -28,6 +28,14 @@ setuptools.setup(
       'tqdm>=4.64',
     ],
     'ray': ['ray>=2.51'],
-    'test': ['psutil>=5', 'pytest>=7', 'ruff>=0.9', 'scipy>=1.9.3,<1.10'],
+    'test': [
+      'ipykernel>=6',
+      'nbclient>=0.10',
+      'psutil>=5',
+      'pytest>=7',
+      'pytest-xdist>=3',
+      'ruff>=0.9',
+      'scipy>=1.9.3,<1.10',
+    ],
   },
 )

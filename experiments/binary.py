@@ -1,17 +1,20 @@
 """What the experiment binaries share: common flags, and a run from them."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow_federated as tff
 from absl import flags
 from absl import logging
 
 import tff_ocs
 from experiments import run_folder
 from experiments import training
+from tff_ocs import compression
 from tff_ocs import execution
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import task as task_lib
@@ -42,6 +45,39 @@ MAX_ITERATIONS = flags.DEFINE_integer(
   4,
   'j_max, the limit to the recalibrations of --sampling=aocs.',
   lower_bound=0,
+)
+COMPRESSION = flags.DEFINE_enum(
+  'compression',
+  'none',
+  ['none', 'random_k', 'natural', 'dithering'],
+  'What the clients that send do to their updates, with each --sampling: send'
+  ' some of their entries (random_k), or all of them rounded at random, to'
+  ' powers of two (natural) or to a few levels (dithering), see'
+  ' tff_ocs.compression.',
+)
+RANDOM_K_FRACTION = flags.DEFINE_float(
+  'random_k_fraction',
+  0.1,
+  'The part of the entries that --compression=random_k sends.',
+)
+DITHERING_BITS = flags.DEFINE_integer(
+  'dithering_bits',
+  4,
+  'The bits of an entry with --compression=dithering: 2, 4 or 8.',
+)
+ALGORITHM = flags.DEFINE_enum(
+  'algorithm',
+  'fedavg',
+  ['fedavg', 'dsgd'],
+  'Federated Averaging (fedavg), in which a client walks over its examples; or'
+  ' distributed SGD (dsgd), Eq. (2) of the paper, in which it computes one'
+  ' gradient, of --batch_size of them.',
+)
+CLIENT_WEIGHTING = flags.DEFINE_enum(
+  'client_weighting',
+  'num_examples',
+  ['num_examples', 'uniform'],
+  'What a client counts: its number of examples, or as much as each other.',
 )
 TOTAL_ROUNDS = flags.DEFINE_integer(
   'total_rounds', 151, 'The number of rounds.', lower_bound=1
@@ -79,8 +115,8 @@ CLIENT_EPOCHS = flags.DEFINE_integer(
 CLIENT_LEARNING_RATE = flags.DEFINE_float(
   'client_learning_rate',
   None,
-  "The clients' step size eta_l. If not given, the paper's for the sampling and"
-  ' the data is used.',
+  "The clients' step size eta_l; with --algorithm=dsgd the step size eta. If"
+  " not given, the paper's for the sampling and the data is used.",
 )
 SERVER_LEARNING_RATE = flags.DEFINE_float(
   'server_learning_rate', 1.0, "The server's step size eta_g."
@@ -104,6 +140,12 @@ DATA_NAME = flags.DEFINE_string(
   None,
   'For --data_source=tff: what the file in --cache_dir really holds, if it is'
   ' a stand-in; for the results and captions.',
+)
+WORKER_ADDRESS = flags.DEFINE_string(
+  'worker_address',
+  None,
+  "The 'host:port' of a TFF worker, started there by python -m tff_ocs.worker,"
+  ' that is to do the work. If not given, one is started here.',
 )
 OUTPUT_DIR = flags.DEFINE_string(
   'output_dir', 'runs', "The folder in which the run's own folder is made."
@@ -148,6 +190,16 @@ def _define_validators():
     message='must lie between 0 and 1',
   )
   flags.register_validator(
+    'random_k_fraction',
+    lambda value: 0 < value <= 1,
+    message='must be above 0 and at most 1',
+  )
+  flags.register_validator(
+    'dithering_bits',
+    lambda value: value in (2, 4, 8),
+    message='must be 2, 4 or 8',
+  )
+  flags.register_validator(
     'run_name',
     lambda name: (
       name is None
@@ -174,6 +226,24 @@ def build_scheme() -> tff_ocs.schemes.SamplingScheme:
   if SAMPLING.value == 'ocs':
     return tff_ocs.OptimalSampling(m)
   return tff_ocs.ApproximateOptimalSampling(m, MAX_ITERATIONS.value)
+
+
+def build_sampling() -> tff_ocs.ClientSamplingFactory:
+  """The scheme with the compression that the flags ask for."""
+  seed = SEED.value
+  if COMPRESSION.value == 'none':
+    compressor = None
+  elif COMPRESSION.value == 'random_k':
+    compressor = compression.RandomKFactory(RANDOM_K_FRACTION.value, seed=seed)
+  elif COMPRESSION.value == 'natural':
+    compressor = compression.NaturalCompressionFactory(seed=seed)
+  else:
+    compressor = compression.RandomDitheringFactory(
+      DITHERING_BITS.value, seed=seed
+    )
+  return tff_ocs.ClientSamplingFactory(
+    build_scheme(), value_sum_factory=compressor
+  )
 
 
 def run(
@@ -226,6 +296,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
     **_settings_from_flags(own_flags),
     'client_learning_rate': learning_rate,
   }
+  _check_flags_of_algorithm()
   folder.check_settings(settings)
   if folder.is_finished and not OVERWRITE.value:
     _tell(f'{folder.path} is finished; use --overwrite to run it again.')
@@ -237,17 +308,13 @@ def _run(folder, load_task, default_learning_rate, own_flags):
     training.check_cohort(task, CLIENTS_PER_ROUND.value)
   except ValueError as error:
     raise SettingError(error) from error
-  process = tff_ocs.build_federated_averaging_process(
-    task.model,
-    build_scheme(),
-    client_learning_rate=learning_rate,
-    server_learning_rate=SERVER_LEARNING_RATE.value,
-    client_epochs=CLIENT_EPOCHS.value,
-    batch_size=BATCH_SIZE.value,
-  )
-  folder.start({**settings, **task.describe()})
-  _tell(f'Results: {folder.path}')
-  with execution.use_local_context():
+  process = _build_process(task.model, learning_rate)
+  with _use_worker():
+    # Without a worker nothing is written.
+    folder.start(
+      {**settings, **task.describe()}, worker_address=WORKER_ADDRESS.value
+    )
+    _tell(f'Results: {folder.path}')
     training.train(
       task=task,
       process=process,
@@ -259,6 +326,58 @@ def _run(folder, load_task, default_learning_rate, own_flags):
       folder=folder,
       name=SAMPLING.value,
     )
+
+
+@contextlib.contextmanager
+def _use_worker():
+  """Enters the TFF context that the flags ask for; its worker answers."""
+  address = WORKER_ADDRESS.value
+  with contextlib.ExitStack() as stack:
+    try:
+      if address is None:
+        stack.enter_context(execution.use_local_context())
+      else:
+        stack.enter_context(execution.use_remote_context(address))
+      tff.tensorflow.computation(lambda: True)()
+    except ValueError as error:
+      raise SettingError(f'--worker_address: {error}') from error
+    except execution.WorkerError as error:
+      raise SettingError(str(error)) from error
+    yield
+
+
+def _check_flags_of_algorithm():
+  """Checks that no flag is given that has no meaning for distributed SGD."""
+  if ALGORITHM.value != 'dsgd':
+    return
+  for flag in (CLIENT_EPOCHS, SERVER_LEARNING_RATE):
+    if flag.value != 1:
+      raise SettingError(
+        f'--{flag.name}={flag.value:g} goes with --algorithm=fedavg only:'
+        ' distributed SGD is one step of --client_learning_rate a round.'
+      )
+
+
+def _build_process(model, learning_rate):
+  """The process that the flags ask for."""
+  common = dict(
+    batch_size=BATCH_SIZE.value,
+    client_weighting=tff.learning.ClientWeighting[
+      CLIENT_WEIGHTING.value.upper()
+    ],
+  )
+  if ALGORITHM.value == 'dsgd':
+    return tff_ocs.build_distributed_sgd_process(
+      model, build_sampling(), learning_rate=learning_rate, **common
+    )
+  return tff_ocs.build_federated_averaging_process(
+    model,
+    build_sampling(),
+    client_learning_rate=learning_rate,
+    server_learning_rate=SERVER_LEARNING_RATE.value,
+    client_epochs=CLIENT_EPOCHS.value,
+    **common,
+  )
 
 
 def _choose_validation_set(task):
@@ -303,8 +422,14 @@ def check_goes_with_tff(data_source: str, values: Mapping[str, Any]) -> None:
 
 def _run_name(data: str) -> str:
   m = '' if SAMPLING.value == 'full' else f'_m{EXPECTED_CLIENTS.value:g}'
+  others = ''.join(
+    f'_{flag.value}'
+    for flag in (ALGORITHM, COMPRESSION, CLIENT_WEIGHTING)
+    if flag.value != flag.default
+  )
   return (
-    f'{data}_{SAMPLING.value}_n{CLIENTS_PER_ROUND.value}{m}_seed{SEED.value}'
+    f'{data}_{SAMPLING.value}_n{CLIENTS_PER_ROUND.value}{m}{others}'
+    f'_seed{SEED.value}'
   )
 
 
@@ -316,6 +441,7 @@ _NOT_SETTINGS = (
   'resume',
   'rounds_per_checkpoint',
   'run_name',
+  'worker_address',
 )
 
 

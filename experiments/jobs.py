@@ -18,6 +18,7 @@ from typing import Union
 import tqdm
 
 from experiments import locking
+from experiments import run_folder
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -27,8 +28,13 @@ _MAX_RETRIES = 2
 _MAX_LOSSES = 10
 
 
-# Flags that are off unless given: a run that had one is another run.
-_OFF_UNLESS_GIVEN = ('data_name', 'holdout_fraction', 'validation_subset')
+# What flags are unless given, where a run that had another is another run.
+_UNLESS_GIVEN = {
+  'data_name': None,
+  'holdout_fraction': None,
+  'validation_subset': None,
+  **run_folder.FORMER_SETTINGS,
+}
 
 
 class JobError(ValueError):
@@ -247,7 +253,10 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
   """
   folder = pathlib.Path(output_dir) / job.name
   try:
-    config = json.loads((folder / 'config.json').read_text())
+    config = {
+      **run_folder.FORMER_SETTINGS,
+      **json.loads((folder / 'config.json').read_text()),
+    }
   except FileNotFoundError:
     return False
   except (OSError, ValueError) as error:
@@ -262,8 +271,8 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
         f'{folder} holds a run with --{name}={config[name]}, not {text}. Use'
         ' the same flags, or another --output_dir.'
       )
-  for name in _OFF_UNLESS_GIVEN:
-    if name not in job.values and config.get(name) is not None:
+  for name, default in _UNLESS_GIVEN.items():
+    if name not in job.values and config.get(name) != default:
       raise JobError(
         f'{folder} holds a run with --{name}={config[name]}, which is not given'
         ' here. Use the same flags, or another --output_dir.'

@@ -67,6 +67,15 @@ _WRITTEN = (
   'metrics.csv*',
 )
 
+# What all runs were before there were flags for it.
+FORMER_SETTINGS = {
+  'algorithm': 'fedavg',
+  'client_weighting': 'num_examples',
+  'compression': 'none',
+  'dithering_bits': 4,
+  'random_k_fraction': 0.1,
+}
+
 _PARTIAL_CONFIG = 'config.json.partial'
 
 
@@ -126,7 +135,7 @@ class RunFolder:
       return None
     if not isinstance(config, dict) or 'environment' not in config:
       return None
-    return config
+    return {**FORMER_SETTINGS, **config}
 
   def _lock(self) -> None:
     """Keeps other processes from the folder until the run ends."""
@@ -166,11 +175,14 @@ class RunFolder:
           ' --overwrite to replace it, or another --output_dir or --run_name.'
         )
 
-  def start(self, settings: Mapping[str, Any]) -> None:
+  def start(
+    self, settings: Mapping[str, Any], worker_address: Optional[str] = None
+  ) -> None:
     """Makes the folder ready and writes `config.json`, or continues a run.
 
     Args:
       settings: The settings, JSON values by name; the environment is added.
+      worker_address: Where the worker is, if not on this machine.
 
     Raises:
       FileExistsError: As `check_settings`.
@@ -190,7 +202,7 @@ class RunFolder:
       for pattern in _WRITTEN if self._overwrite else ('metrics.csv_temp*',):
         for path in self.path.glob(pattern):
           shutil.rmtree(path) if path.is_dir() else path.unlink()
-    environment = _describe_environment()
+    environment = _describe_environment(worker_address)
     if former is None:
       config = {**settings, 'environment': environment}
       with writing.explained(self.path / 'config.json'):
@@ -392,7 +404,7 @@ def _count_whole_lines(lines) -> int:
   return len(lines)
 
 
-def _describe_environment() -> dict[str, Any]:
+def _describe_environment(worker_address) -> dict[str, Any]:
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'jax')
   return {
     'git_commit': git_commit(),
@@ -400,7 +412,11 @@ def _describe_environment() -> dict[str, Any]:
     'packages': {p: importlib.metadata.version(p) for p in packages},
     'machine': platform.machine(),
     'cpus': len(os.sched_getaffinity(0)),
-    'threads_per_client': execution.threads_per_client(),
+    # Of another's worker they are not known.
+    'threads_per_client': (
+      execution.threads_per_client() if worker_address is None else None
+    ),
+    'worker_address': worker_address,
   }
 
 

@@ -225,7 +225,11 @@ def _methods(shown: _Figure) -> list[runs.Method]:
 
 def _select(number, groups):
   name, n, _ = _figure(number)
-  return [group for group in groups if group.experiment[:2] == (name, n)]
+  return [
+    group
+    for group in groups
+    if group.experiment[:2] == (name, n) and group.method.compression is None
+  ]
 
 
 def _label(group):

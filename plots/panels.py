@@ -31,6 +31,8 @@ _LOOKS = {
 }
 # By m, the smallest first.
 _LINESTYLES = ('-', (0, (3, 1.2)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)))
+# By compression.
+_MARKERS = ('o', 's', '^', 'D')
 _BITS_UNIT = 1e8
 # A figure over both columns, in inches, with one row in the legend.
 _WIDTH = 7.0
@@ -71,7 +73,7 @@ def plot_panels(
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axes = fig.subplots(1, len(columns))
     methods = {
-      label: _method(of_method[0].config)
+      label: runs.method_of(of_method[0].config)
       for label, of_method in by_label.items()
     }
     looks = line_looks(methods.values())
@@ -108,7 +110,7 @@ def plot_panels(
 def line_looks(
   methods: Iterable[runs.Method],
 ) -> dict[runs.Method, dict[str, Any]]:
-  """How each method's line looks: its colour, and its dashes for m.
+  """How each method's line looks: its colour, dashes for m, and markers.
 
   Args:
     methods: The methods that are shown together.
@@ -117,16 +119,20 @@ def line_looks(
     The arguments of `Axes.plot`, by method.
   """
   methods = list(methods)
-  ranks = sorted({m for _, m in methods if m is not None})
-  return {
-    runs.Method(sampling, m): {
-      'linestyle': _LINESTYLES[
-        0 if m is None else ranks.index(m) % len(_LINESTYLES)
-      ],
-      **_LOOKS[sampling],
-    }
-    for sampling, m in methods
-  }
+  ranks = sorted({m.expected_clients for m in methods} - {None})
+  compressions = list(
+    dict.fromkeys(m.compression for m in methods if m.compression)
+  )
+  looks = {}
+  for method in methods:
+    m = method.expected_clients
+    rank = 0 if m is None else ranks.index(m) % len(_LINESTYLES)
+    look = {'linestyle': _LINESTYLES[rank], **_LOOKS[method.sampling]}
+    if method.compression is not None:
+      rank = compressions.index(method.compression) % len(_MARKERS)
+      look.update(marker=_MARKERS[rank], markersize=3, markevery=0.2)
+    looks[method] = look
+  return looks
 
 
 def add_legend(
@@ -203,13 +209,6 @@ def _draw(axis, curve, look, label):
       alpha=0.18,
       linewidth=0,
     )
-
-
-def _method(config):
-  """The method of a run, which may be one of a program of its own."""
-  sampling = config['sampling']
-  m = None if sampling == 'full' else config.get('expected_clients')
-  return runs.Method(sampling, m)
 
 
 def _accuracy_limit(by_label):

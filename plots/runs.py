@@ -48,16 +48,23 @@ class Method(NamedTuple):
     sampling: 'full', 'uniform', 'ocs' or 'aocs'.
     expected_clients: m, the expected number of participants; `None` for full
       participation.
+    compression: How updates are compressed, for example 'random-k 10 %'; `None`
+      if they are not.
   """
 
   sampling: str
   expected_clients: Optional[float] = None
+  compression: Optional[str] = None
 
   @property
   def label(self) -> str:
     """The name in legends and tables."""
     m = self.expected_clients
-    return _LABELS[self.sampling] + ('' if m is None else f', m={m:g}')
+    return (
+      _LABELS[self.sampling]
+      + ('' if m is None else f', m={m:g}')
+      + ('' if self.compression is None else f', {self.compression}')
+    )
 
 
 # In the order of legends and tables.
@@ -66,6 +73,15 @@ _LABELS = {
   'uniform': 'uniform',
   'ocs': 'OCS',
   'aocs': 'AOCS',
+}
+
+
+# Likewise; with the value of the setting that says how much.
+_COMPRESSIONS = {
+  'none': None,
+  'natural': 'natural compression',
+  'dithering': '{dithering_bits}-bit dithering',
+  'random_k': 'random {random_k_fraction:.0%}',
 }
 
 
@@ -124,6 +140,18 @@ _UNUSED_SETTINGS = {
   'uniform': ('max_iterations',),
   'ocs': ('max_iterations',),
   'aocs': (),
+  'none': ('random_k_fraction', 'dithering_bits'),
+  'natural': ('random_k_fraction', 'dithering_bits'),
+  'random_k': ('dithering_bits',),
+  'dithering': ('random_k_fraction',),
+  'fedavg': (),
+  'dsgd': ('client_epochs', 'server_learning_rate'),
+}
+# What runs were before it was recorded.
+_FORMER_SETTINGS = {
+  'algorithm': 'fedavg',
+  'client_weighting': 'num_examples',
+  'compression': 'none',
 }
 # In which methods under comparison may differ: what they are, their step sizes,
 # which the paper tunes for each, and how long they were trained.
@@ -131,6 +159,9 @@ _SETTINGS_OF_METHOD = (
   'sampling',
   'expected_clients',
   'max_iterations',
+  'compression',
+  'random_k_fraction',
+  'dithering_bits',
   'client_learning_rate',
   'server_learning_rate',
   'total_rounds',
@@ -151,7 +182,10 @@ def read_run(path: Union[str, os.PathLike]) -> Run:
     FileNotFoundError: If the folder is not one of a run.
   """
   path = pathlib.Path(path)
-  config = json.loads((path / 'config.json').read_text())
+  config = {
+    **_FORMER_SETTINGS,
+    **json.loads((path / 'config.json').read_text()),
+  }
   with (path / 'metrics.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
   names = rows[0] if rows else []
@@ -217,13 +251,16 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
   groups = {}
   for run in runs:
     experiment, method = _describe(run.config)
+    unused = {
+      name
+      for choice in ('sampling', 'compression', 'algorithm')
+      for name in _UNUSED_SETTINGS[run.config[choice]]
+    }
     settings = {
       name: value
       for name, value in run.config.items()
       # A flag that is not given may be newer than the run.
-      if value is not None
-      and name not in _NOT_SETTINGS
-      and name not in _UNUSED_SETTINGS[method.sampling]
+      if value is not None and name not in _NOT_SETTINGS and name not in unused
     }
     key = json.dumps(settings, sort_keys=True)
     group = groups.setdefault(key, Group(experiment, method, settings, []))
@@ -243,6 +280,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
       group.experiment,
       order.index(group.method.sampling),
       group.method.expected_clients or 0,
+      list(_COMPRESSIONS).index(group.settings['compression']),
       json.dumps(group.settings, sort_keys=True),
     ),
   )
@@ -331,11 +369,25 @@ def _describe(config: Mapping[str, Any]) -> tuple[Experiment, Method]:
   sampling = config['sampling']
   if sampling not in _LABELS:
     raise ValueError(f'its config.json has an unknown sampling, {sampling!r}.')
-  m = None if sampling == 'full' else config['expected_clients']
+  compression = config['compression']
+  if compression not in _COMPRESSIONS:
+    raise ValueError(
+      f'its config.json has an unknown compression, {compression!r}.'
+    )
   experiment = Experiment(
     name, config['clients_per_round'], config['data'], config['data_source']
   )
-  return experiment, Method(sampling, m)
+  return experiment, method_of(config)
+
+
+def method_of(config: Mapping[str, Any]) -> Method:
+  """Who sent its update in a run, and how it was compressed."""
+  sampling = config['sampling']
+  m = None if sampling == 'full' else config.get('expected_clients')
+  compression = _COMPRESSIONS[config.get('compression', 'none')]
+  if compression is not None:
+    compression = compression.format(**config)
+  return Method(sampling, m, compression)
 
 
 def _check_finished(run):

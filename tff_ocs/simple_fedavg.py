@@ -10,6 +10,8 @@ import collections
 import contextlib
 import math
 import numbers
+from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 from typing import Optional
@@ -21,6 +23,12 @@ import tensorflow_federated as tff
 
 from tff_ocs import aggregator as aggregator_lib
 from tff_ocs import schemes
+
+# What a client counts: a built-in weighting of TFF, or a function of what the
+# client knows after its local update, see `build_federated_averaging_process`.
+ClientWeighting = Union[
+  tff.learning.ClientWeighting, Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
+]
 
 
 class ServerState(NamedTuple):
@@ -45,6 +53,7 @@ def build_federated_averaging_process(
   server_learning_rate: float = 1.0,
   client_epochs: int = 1,
   batch_size: int = 20,
+  client_weighting: ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES,
   scalar_sum_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -53,8 +62,8 @@ def build_federated_averaging_process(
 
   Each client i of the cohort runs `client_epochs` epochs of SGD with step size
   eta_l over its shuffled examples, from the server's weights x to y_i, and has
-  the update U_i = x - y_i with the weight n_i, its number of examples. The
-  aggregate D of the updates gives the server's step x - eta_g D.
+  the update U_i = x - y_i with the weight n_i, by default its number of
+  examples. The aggregate D of the updates gives the server's step x - eta_g D.
 
   `next` of the process takes the state and a list with one entry for each
   client of the cohort, an `OrderedDict` of
@@ -83,6 +92,10 @@ def build_federated_averaging_process(
     server_learning_rate: The server's step size eta_g > 0.
     client_epochs: How often a client walks over its examples.
     batch_size: The number of examples in a batch; the last may be smaller.
+    client_weighting: The weights n_i: `NUM_EXAMPLES`, `UNIFORM` (1 each), or a
+      function from what a client knows, an `OrderedDict` of the scalars
+      `num_examples` (float32) and `loss` (float32, the mean along its SGD path,
+      NaN if it has no examples), to a scalar of at least 0.
     scalar_sum_factory: Sums the clients' losses and numbers of examples
       (structures of float64) and, where `sampling` is a scheme, the scheme's
       scalars. If not specified, `tff.aggregators.SumFactory` is used.
@@ -112,7 +125,12 @@ def build_federated_averaging_process(
     )
 
   return _build_process(
-    model, sampling, local_update, server_learning_rate, scalar_sum_factory
+    model,
+    sampling,
+    local_update,
+    server_learning_rate,
+    client_weighting,
+    scalar_sum_factory,
   )
 
 
@@ -124,6 +142,7 @@ def build_distributed_sgd_process(
   *,
   learning_rate: float,
   batch_size: Optional[int] = None,
+  client_weighting: ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES,
   scalar_sum_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -131,10 +150,10 @@ def build_distributed_sgd_process(
   """Builds distributed SGD with client sampling, Eq. (2) of the paper.
 
   The update U_i of client i is one stochastic gradient of its local loss at the
-  server's weights x, its weight n_i its number of examples, and the aggregate G
-  of the updates gives the step x - eta G. Process, state, clients' data and
-  metrics are those of `build_federated_averaging_process`; `training_loss` is
-  the loss of the examples in the gradients.
+  server's weights x, its weight n_i by default its number of examples, and the
+  aggregate G of the updates gives the step x - eta G. Process, state, clients'
+  data and metrics are those of `build_federated_averaging_process`;
+  `training_loss` is the loss of the examples in the gradients.
 
   Args:
     model: The model. Its loss is taken as a mean over the batch.
@@ -142,6 +161,7 @@ def build_distributed_sgd_process(
     learning_rate: The step size eta > 0.
     batch_size: How many of a client's examples, drawn without replacement, its
       gradient is of. With `None`, or on a client with fewer, of all.
+    client_weighting: As for `build_federated_averaging_process`.
     scalar_sum_factory: As for `build_federated_averaging_process`.
 
   Returns:
@@ -158,7 +178,12 @@ def build_distributed_sgd_process(
     return _one_gradient(model, weights, examples, seed, batch_size)
 
   return _build_process(
-    model, sampling, local_update, learning_rate, scalar_sum_factory
+    model,
+    sampling,
+    local_update,
+    learning_rate,
+    client_weighting,
+    scalar_sum_factory,
   )
 
 
@@ -186,7 +211,12 @@ def client_seed(experiment_seed: int, round_num: int, client_id: str):
 
 
 def _build_process(
-  model, sampling, local_update, server_learning_rate, scalar_sum_factory
+  model,
+  sampling,
+  local_update,
+  server_learning_rate,
+  client_weighting,
+  scalar_sum_factory,
 ):
   """Builds the process around `local_update(weights, examples, seed)`.
 
@@ -195,7 +225,8 @@ def _build_process(
     sampling: A scheme or a weighted aggregation factory.
     local_update: Gives a client's (update, sum of losses, number of losses).
     server_learning_rate: The server's step size.
-    scalar_sum_factory: As for the public functions.
+    client_weighting: As for the public functions.
+    scalar_sum_factory: Likewise.
 
   Returns:
     A `tff.templates.IterativeProcess`.
@@ -209,6 +240,7 @@ def _build_process(
   server_learning_rate = _check_step_size(
     'server_learning_rate', server_learning_rate
   )
+  client_weight = _client_weight_fn(client_weighting)
   if isinstance(sampling, schemes.SamplingScheme):
     sampling = aggregator_lib.ClientSamplingFactory(
       sampling, scalar_sum_factory=scalar_sum_factory
@@ -256,9 +288,13 @@ def _build_process(
     )
     finite = tf.math.is_finite(losses)
     num_examples = _num_examples(client['y'])
+    known = collections.OrderedDict(
+      num_examples=tf.cast(num_examples, tf.float32),
+      loss=losses / num_losses,
+    )
     return collections.OrderedDict(
       update=update,
-      weight=tf.cast(num_examples, tf.float32),
+      weight=client_weight(known),
       coin_seed=seed[1],
       metrics=collections.OrderedDict(
         loss=tf.where(finite, tf.cast(losses, tf.float64), 0.0),
@@ -334,6 +370,30 @@ def _build_process(
     )
 
   return tff.templates.IterativeProcess(initialize, next_fn)
+
+
+def _client_weight_fn(client_weighting):
+  """A function from what a client knows to its weight, a float32 scalar."""
+  if client_weighting is tff.learning.ClientWeighting.NUM_EXAMPLES:
+    return lambda known: known['num_examples']
+  if client_weighting is tff.learning.ClientWeighting.UNIFORM:
+    return lambda known: tf.constant(1.0)
+  if not callable(client_weighting):
+    raise TypeError(
+      'client_weighting must be a tff.learning.ClientWeighting or a function,'
+      f' found {client_weighting!r}.'
+    )
+
+  def weight(known):
+    result = tf.cast(client_weighting(known), tf.float32)
+    if result.shape.rank != 0:
+      raise TypeError(
+        'client_weighting must return a scalar, found the shape'
+        f' {result.shape}.'
+      )
+    return result
+
+  return weight
 
 
 def _num_examples(y):
