@@ -16,7 +16,7 @@ demo: .venv/stamp
 	$(PYTHON) -m experiments.demo
 
 test: .venv/stamp
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadfile
 
 lint: .venv/stamp
 	$(PYTHON) -m ruff check .

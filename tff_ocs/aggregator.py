@@ -6,6 +6,7 @@
 
 import collections
 import functools
+from collections.abc import Mapping
 from typing import Optional
 
 import numpy as np
@@ -52,6 +53,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   *   `uplink_bits` (int64): what the clients sent in this round, see
       `tff_ocs.communication`: an update counts as what `value_sum_factory`
       makes clients send,
+  *   `clipped`, where one of the sums is a `tff.aggregators.SecureSumFactory`:
+      how often clients had something clipped to its bounds (int32), in
+      `scalars`, so that probabilities are too large, in `values` and in
+      `weights`, which biases the aggregate; see `tff_ocs.secure_sums`,
   *   `scheme`, `value_sum`, `weight_sum`, `scalar_sum`: measurements of the
       inner processes.
 
@@ -91,9 +96,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       weight_sum_factory: Sums the weights.
       scalar_sum_factory: Sums the scheme's scalars and the counts of the
         measurements, as structures of float64: the norms n_i ||U_i||, and
-        numbers in [0, 1]. The bounds of a secure sum must cover both; norms
-        that it clips make probabilities too large, and more than m clients are
-        expected to send.
+        numbers in [0, 1]. For secure sums there is
+        `tff_ocs.secure_sums.SecureScalarSumFactory`.
       seed: If `None`, clients toss truly random coins. With an integer the
         coins are a function of this seed, of the round and of a fingerprint of
         the client's own value and weight, since a client knows nothing else:
@@ -304,6 +308,15 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       measurements = collections.OrderedDict(
         (name, summary[name]) for name in _SUMMARY_NAMES
       )
+      clipped = _count_clipped(
+        scalars=tff.federated_zip(
+          (scheme_output.scalar_sum, scalar_output.measurements)
+        ),
+        values=value_output.measurements,
+        weights=weight_output.measurements,
+      )
+      if clipped is not None:
+        measurements['clipped'] = clipped
       measurements.update(
         scheme=scheme_output.scalar_sum,
         value_sum=value_output.measurements,
@@ -351,6 +364,50 @@ _SUMMARY_NAMES = (
   'non_finite_clients',
   'uplink_bits',
 )
+
+
+# In the measurements of `tff.aggregators.SecureSumFactory`, also deep inside.
+_CLIPPED_NAMES = ('secure_upper_clipped_count', 'secure_lower_clipped_count')
+
+
+def _count_clipped(**measurements):
+  """How often clients had something clipped, by kind of sum, at the server.
+
+  Args:
+    **measurements: For each kind the measurements of its sums, at the server.
+
+  Returns:
+    An `OrderedDict`, or `None` if none of the measurements counts it.
+  """
+  measurements = tff.federated_zip(collections.OrderedDict(measurements))
+  type_spec = measurements.type_signature.member
+  if not _find_clipped(type_spec):
+    return None
+
+  @tff.tensorflow.computation(type_spec)
+  def count(measurements):
+    return collections.OrderedDict(
+      (kind, sum(_find_clipped(part), tf.constant(0)))
+      for kind, part in measurements.items()
+    )
+
+  return tff.federated_map(count, measurements)
+
+
+def _find_clipped(measurements) -> list:
+  """The counts of clipped values in a structure, or in its type."""
+  if isinstance(measurements, tff.StructType):
+    parts = tff.structure.iter_elements(measurements)
+  elif isinstance(measurements, Mapping):
+    parts = measurements.items()
+  elif isinstance(measurements, tuple):
+    parts = [(None, part) for part in measurements]
+  else:
+    return []
+  found = []
+  for name, part in parts:
+    found += [part] if name in _CLIPPED_NAMES else _find_clipped(part)
+  return found
 
 
 def _weighted_norm(value, weight):

@@ -1,10 +1,37 @@
-"""Checks of what the aggregation factories are given."""
+"""Checks of what the library's functions and factories are given."""
 
+import math
 import numbers
 from typing import Optional
 
 import numpy as np
 import tensorflow_federated as tff
+
+
+def check_positive(name: str, value: float) -> float:
+  """Gives a number back, as a Python float.
+
+  Args:
+    name: The argument's name.
+    value: What the user gave.
+
+  Returns:
+    The number.
+
+  Raises:
+    TypeError: If it is not a number.
+    ValueError: If it is not finite or not above 0.
+  """
+  if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    raise TypeError(
+      f'{name} must be a number above 0, found {value!r} of type'
+      f' {type(value).__name__}.'
+    )
+  if not (math.isfinite(value) and value > 0):
+    raise ValueError(
+      f'{name} must be a finite number above 0, found {value!r}.'
+    )
+  return float(value)
 
 
 def check_seed(seed: Optional[int]) -> Optional[int]:

@@ -332,10 +332,7 @@ class ApproximateOptimalSampling(SamplingScheme):
       collections.OrderedDict(clients=np.float64, probability=np.float64)
     )
     totals_process = _create_sum(scalar_sum_factory, totals_type)
-    unsure_processes = [
-      _create_sum(scalar_sum_factory, unsure_type)
-      for _ in range(self._max_iterations)
-    ]
+    unsure_process = _create_sum(scalar_sum_factory, unsure_type)
     expected_process = _create_sum(scalar_sum_factory, np.float64)
 
     @tff.tensorflow.computation(np.float32)
@@ -404,7 +401,10 @@ class ApproximateOptimalSampling(SamplingScheme):
       return tff.federated_zip(
         collections.OrderedDict(
           totals=totals_process.initialize(),
-          unsure=tuple(p.initialize() for p in unsure_processes),
+          # One for each iteration, with its own state.
+          unsure=tuple(
+            unsure_process.initialize() for _ in range(self._max_iterations)
+          ),
           expected=expected_process.initialize(),
         )
       )
@@ -418,7 +418,7 @@ class ApproximateOptimalSampling(SamplingScheme):
       )
       progress = tff.federated_map(before_first_iteration, totals.result)
       unsure_states, unsure_measurements = [], []
-      for index, unsure_process in enumerate(unsure_processes):
+      for index in range(self._max_iterations):
         unsure_sum = unsure_process.next(state['unsure'][index], unsure)
         unsure_states.append(unsure_sum.state)
         unsure_measurements.append(unsure_sum.measurements)

@@ -8,7 +8,6 @@ the client's graph.
 
 import collections
 import contextlib
-import math
 import numbers
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_ocs import aggregator as aggregator_lib
+from tff_ocs import arguments
 from tff_ocs import schemes
 
 # What a client counts: a built-in weighting of TFF, or a function of what the
@@ -107,7 +107,7 @@ def build_federated_averaging_process(
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range.
   """
-  client_learning_rate = _check_step_size(
+  client_learning_rate = arguments.check_positive(
     'client_learning_rate', client_learning_rate
   )
   client_epochs = _check_positive_integer('client_epochs', client_epochs)
@@ -237,7 +237,7 @@ def _build_process(
       f' {type(model).__name__}; see'
       ' tff.learning.models.functional_model_from_keras.'
     )
-  server_learning_rate = _check_step_size(
+  server_learning_rate = arguments.check_positive(
     'server_learning_rate', server_learning_rate
   )
   client_weight = _client_weight_fn(client_weighting)
@@ -347,10 +347,10 @@ def _build_process(
     output = tff.federated_map(
       client_update, (tff.federated_broadcast(state.weights), clients)
     )
-    arguments = [state.aggregator, output['update'], output['weight']]
+    inputs = [state.aggregator, output['update'], output['weight']]
     if takes_coin_seeds:
-      arguments.append(output['coin_seed'])
-    aggregate = aggregator.next(*arguments)
+      inputs.append(output['coin_seed'])
+    aggregate = aggregator.next(*inputs)
     weights = tff.federated_map(
       server_update, (state.weights, aggregate.result)
     )
@@ -509,19 +509,6 @@ def _one_gradient(model, weights, examples, seed, batch_size: Optional[int]):
     return zeros, tf.constant(0.0), tf.constant(0.0)
 
   return tf.cond(num_examples > 0, gradient, nothing)
-
-
-def _check_step_size(name: str, value: float) -> float:
-  if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-    raise TypeError(
-      f'{name} must be a number above 0, found {value!r} of type'
-      f' {type(value).__name__}.'
-    )
-  if not (math.isfinite(value) and value > 0):
-    raise ValueError(
-      f'{name} must be a finite number above 0, found {value!r}.'
-    )
-  return float(value)
 
 
 def _check_positive_integer(name: str, value: int) -> int:
