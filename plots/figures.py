@@ -6,7 +6,8 @@ Figure 2 shows the sizes of the clients of the FEMNIST training sets; 3, 4, 5
 (FEMNIST sets 1, 2, 3), 6, 7 (Shakespeare with n = 32, 128) and 13 (CIFAR100)
 validation accuracy and training loss; 8 to 12 the best validation accuracy so
 far, for the experiments of 3 to 7. All runs that are there are drawn; those of
-the paper that are not, are named.
+the paper that are not, are named. The figure 'compression' is not the paper's:
+it shows runs with --compression beside the same methods without.
 """
 
 import pathlib
@@ -43,6 +44,7 @@ _FIGURES = {
 }
 _BEST_SO_FAR = {number + 5: _FIGURES[number] for number in range(3, 8)}
 _NUMBERS = range(2, 14)
+_COMPRESSION = 'compression'
 
 
 def main(argv):
@@ -66,8 +68,8 @@ def _define_flags():
   flags.DEFINE_enum(
     'figure',
     'all',
-    [*map(str, _NUMBERS), 'all'],
-    "The figure's number in the paper.",
+    [*map(str, _NUMBERS), _COMPRESSION, 'all'],
+    "The figure's number in the paper, or what it shows.",
   )
   flags.DEFINE_string(
     'output_dir', 'figures', 'The folder to write figure_N.png and .pdf to.'
@@ -99,7 +101,7 @@ def draw_figures(
 
   Args:
     results_dir: The folder below which the runs are.
-    figure: The figure's number, or 'all' of which there are runs.
+    figure: The figure's number or name, or 'all' of which there are runs.
     output_dir: The folder of the figures.
     data: Part of the name, or the source, of the data to use; `None` is all.
     cache_dir: The folder of TFF's file, for figure 2.
@@ -127,7 +129,10 @@ def draw_figures(
     _draw_all(groups, output_dir, cache_dir)
     return
   try:
-    _draw(int(figure), groups, output_dir, cache_dir)
+    if figure == _COMPRESSION:
+      _draw_compression(groups, output_dir)
+    else:
+      _draw(int(figure), groups, output_dir, cache_dir)
   except (ImportError, OSError, ValueError) as error:
     sys.exit(f'error: figure {figure} cannot be drawn: {error}')
 
@@ -146,11 +151,22 @@ def _draw_all(groups, output_dir, cache_dir):
     except (ImportError, OSError, ValueError) as error:
       _tell(f'figure {number} is not drawn: {error}')
       failed.append(number)
+  is_compressed = bool(_select_compressed(groups))
+  if is_compressed:
+    try:
+      _draw_compression(groups, output_dir)
+    except (OSError, ValueError) as error:
+      _tell(f'figure {_COMPRESSION} is not drawn: {error}')
+      failed.append(_COMPRESSION)
   if without_runs:
     _tell(f'figures without runs: {", ".join(map(str, without_runs))}')
   if failed:
     sys.exit(f'error: not drawn: figures {", ".join(map(str, failed))}.')
-  if len(without_runs) == len(_NUMBERS) - 1 and cache_dir is None:
+  if (
+    len(without_runs) == len(_NUMBERS) - 1
+    and cache_dir is None
+    and not is_compressed
+  ):
     sys.exit(f'error: no figure of the paper shows {_names(groups)}.')
 
 
@@ -173,12 +189,10 @@ def _draw(
     OSError: If the figure cannot be written.
     RunsError: If the runs are missing or cannot be compared.
   """
-  paths = [
-    output_dir / f'figure_{number}.{ending}' for ending in ('png', 'pdf')
-  ]
   if number == 2:
     found = sizes.find_sizes(groups, cache_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
+    paths = _paths(output_dir, number)
     sizes.plot_sizes(found, paths)
     print(paths[0])
     return
@@ -196,18 +210,53 @@ def _draw(
   ]
   if missing:
     _tell(f'figure {number}: no runs of {"; ".join(missing)}')
-  for group in selected:
+  _plot(number, selected, output_dir, best_so_far=number in _BEST_SO_FAR)
+
+
+def _draw_compression(groups, output_dir):
+  """Draws compressed runs beside others; raises what `_draw` does."""
+  selected = _select_compressed(groups)
+  if not selected:
+    raise runs.RunsError(
+      f'there are no runs with --compression, but of {_names(groups)}.'
+    )
+  runs.check_comparable(selected)
+  _plot(_COMPRESSION, selected, output_dir)
+
+
+def _plot(figure, groups, output_dir, best_so_far=False):
+  """Writes a figure of training; names the runs that diverged."""
+  for group in groups:
     for run in group.runs:
       if not np.isfinite(run.metrics['training_loss']).all():
-        _tell(f'figure {number}: {run.path} diverged, which leaves a gap.')
+        _tell(f'figure {figure}: {run.path} diverged, which leaves a gap.')
   output_dir.mkdir(parents=True, exist_ok=True)
+  paths = _paths(output_dir, figure)
   panels.plot_panels(
-    {_label(group): group.runs for group in selected},
+    {_label(group): group.runs for group in groups},
     paths,
-    caption=_caption(selected),
-    best_so_far=number in _BEST_SO_FAR,
+    caption=_caption(groups),
+    best_so_far=best_so_far,
   )
   print(paths[0])
+
+
+def _paths(output_dir, figure):
+  return [output_dir / f'figure_{figure}.{ending}' for ending in ('png', 'pdf')]
+
+
+def _select_compressed(groups):
+  """The runs of methods that are there with and without compression."""
+
+  def uncompressed(group):
+    return group.experiment, group.method._replace(compression=None)
+
+  compressed = {
+    uncompressed(group)
+    for group in groups
+    if group.method.compression is not None
+  }
+  return [group for group in groups if uncompressed(group) in compressed]
 
 
 def _figure(number):

@@ -234,7 +234,7 @@ def _full_participation(group, groups) -> Optional[runs.Group]:
     other
     for other in groups
     if other.experiment == group.experiment
-    and other.method.sampling == 'full'
+    and other.method == runs.Method('full')
     and runs.common_settings(other) == runs.common_settings(group)
   ]
   return candidates[0] if len(candidates) == 1 else None

@@ -130,6 +130,82 @@ def test_round_equals_numpy_reference(batch_size, epochs):
   assert metrics['num_examples'] == 22
 
 
+@pytest.mark.parametrize(
+  'client_weighting, weights',
+  [
+    (tff.learning.ClientWeighting.NUM_EXAMPLES, [10, 4, 0, 7]),
+    (tff.learning.ClientWeighting.UNIFORM, [1, 1, 1, 1]),
+    (lambda known: tf.minimum(known['num_examples'], 5), [5, 4, 0, 5]),
+    (lambda known: tf.cast(known['num_examples'] > 4, tf.int32), [1, 0, 0, 1]),
+  ],
+)
+def test_clients_are_weighted_as_asked(client_weighting, weights):
+  process = build(client_weighting=client_weighting, batch_size=100)
+  cohort = make_cohort([10, 4, 0, 7])
+  state, metrics = process.next(process.initialize(), cohort)
+  kernel, bias = initial_weights()
+  for weight, client in zip(weights, cohort):
+    if len(client['y']):
+      of_kernel, of_bias, _ = reference_update(
+        client, learning_rate=0.1, batch_size=100, epochs=1
+      )
+      kernel = kernel - weight / sum(weights) * of_kernel
+      bias = bias - weight / sum(weights) * of_bias
+  np.testing.assert_allclose(trainable(state)[0], kernel, atol=2e-6)
+  np.testing.assert_allclose(trainable(state)[1], bias, atol=2e-6)
+  # What is reported of the cohort does not depend on the weights.
+  assert metrics['num_examples'] == 21
+
+
+def test_clients_can_be_weighted_by_their_loss():
+  process = build(
+    client_weighting=lambda known: tf.where(
+      known['num_examples'] > 0, known['loss'], 0.0
+    ),
+    batch_size=100,
+  )
+  cohort = make_cohort([10, 4, 0])
+  state, _ = process.next(process.initialize(), cohort)
+  updates = [
+    reference_update(client, learning_rate=0.1, batch_size=100, epochs=1)
+    for client in cohort[:2]
+  ]
+  losses = np.array([np.mean(losses) for _, _, losses in updates])
+  kernel = initial_weights()[0] - sum(
+    share * of_kernel
+    for share, (of_kernel, _, _) in zip(losses / losses.sum(), updates)
+  )
+  np.testing.assert_allclose(trainable(state)[0], kernel, atol=2e-6)
+
+
+def test_distributed_sgd_weights_clients_as_asked():
+  process = tff_ocs.build_distributed_sgd_process(
+    linear_model(),
+    tff_ocs.FullParticipation(),
+    learning_rate=0.5,
+    client_weighting=tff.learning.ClientWeighting.UNIFORM,
+  )
+  cohort = make_cohort([9, 2])
+  state, _ = process.next(process.initialize(), cohort)
+  kernel, bias = initial_weights()
+  step = sum(gradient((kernel, bias), c['x'], c['y'])[0] for c in cohort) / 2
+  np.testing.assert_allclose(
+    trainable(state)[0], kernel - 0.5 * step, atol=2e-6
+  )
+
+
+@pytest.mark.parametrize(
+  'client_weighting, message',
+  [
+    ('uniform', "ClientWeighting or a function, found 'uniform'"),
+    (lambda known: tf.ones([2]), r'return a scalar, found the shape \(2,\)'),
+  ],
+)
+def test_bad_client_weighting_is_named(client_weighting, message):
+  with pytest.raises(TypeError, match=f'client_weighting must .*{message}'):
+    build(client_weighting=client_weighting)
+
+
 def test_server_learning_rate_scales_the_step():
   cohort = make_cohort([5, 3])
   steps = []

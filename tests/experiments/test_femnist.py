@@ -144,6 +144,76 @@ def test_config_says_how_to_repeat_the_run(by_sampling):
   assert len(environment['git_commit'].split('+')[0]) in (40, len('unknown'))
 
 
+@pytest.mark.parametrize(
+  'arguments, bits_per_update',
+  [
+    (['--compression=natural'], 9 * 1_663_370),
+    (['--compression=random_k'], 32 * 166_337),
+    (['--compression=random_k', '--random_k_fraction=0.5'], 32 * 831_685),
+    # Buckets of 512.
+    (['--compression=dithering'], (4 * 512 + 32) * 3249),
+    (
+      ['--compression=dithering', '--dithering_bits=8', '--sampling=full'],
+      (8 * 512 + 32) * 3249,
+    ),
+  ],
+)
+def test_compression_is_counted(arguments, bits_per_update, tmp_path):
+  metrics = run_and_read(tmp_path, '--total_rounds=2', *arguments).metrics
+  is_full = '--sampling=full' in arguments
+  scalars = 0 if is_full else 1 + 2 * metrics['num_iterations']
+  np.testing.assert_array_equal(
+    metrics['uplink_bits'],
+    bits_per_update * metrics['participants'] + 4 * 32 * scalars,
+  )
+  assert np.all(np.isfinite(metrics['training_loss']))
+
+
+def test_compressed_runs_repeat(tmp_path):
+  results = [
+    run_and_read(tmp_path / name, '--compression=natural', f'--seed={seed}')
+    for name, seed in (('a', 7), ('b', 7))
+  ]
+  first, again = (result.metrics for result in results)
+  for name in set(first) - {'seconds'}:
+    np.testing.assert_array_equal(first[name], again[name])
+
+
+def test_algorithm_and_weighting_change_the_training_alone(tmp_path):
+  # So many that they are not all of the same size.
+  common = ('--clients_per_round=12', '--total_rounds=2', '--seed=7')
+  plain, *others = (
+    run_and_read(tmp_path / str(i), *common, *arguments).metrics
+    for i, arguments in enumerate(
+      [[], ['--algorithm=dsgd'], ['--client_weighting=uniform']]
+    )
+  )
+  for other in others:
+    np.testing.assert_array_equal(
+      other['cohort_examples'], plain['cohort_examples']
+    )
+    assert other['training_loss'][1] != plain['training_loss'][1]
+  # The first round's losses are along the clients' paths, or of one gradient.
+  dsgd, uniform = others
+  assert uniform['training_loss'][0] == plain['training_loss'][0]
+  assert dsgd['training_loss'][0] != plain['training_loss'][0]
+
+
+def test_runs_from_before_there_were_flags_are_known(tmp_path):
+  run_and_read(tmp_path)
+  path = tmp_path / 'run' / 'config.json'
+  config = json.loads(path.read_text())
+  for name in run_folder.FORMER_SETTINGS:
+    del config[name]
+  path.write_text(json.dumps(config))
+  before = (tmp_path / 'run' / 'metrics.csv').read_bytes()
+  # Finished, and not begun again.
+  run_and_read(tmp_path)
+  assert (tmp_path / 'run' / 'metrics.csv').read_bytes() == before
+  with pytest.raises(SystemExit, match='--compression=none, not natural'):
+    run_and_read(tmp_path, '--compression=natural')
+
+
 def test_folder_has_log_events_and_weights(tmp_path):
   run_and_read(tmp_path)
   folder = tmp_path / 'run'
@@ -193,9 +263,15 @@ def test_folder_of_something_else_is_never_replaced(tmp_path):
 
 
 def test_default_folder_names_tell_runs_apart(tmp_path):
-  for arguments in ((), ('--sampling=full',), ('--seed=1',)):
+  for arguments in (
+    (),
+    ('--sampling=full',),
+    ('--seed=1',),
+    ('--algorithm=dsgd', '--compression=natural'),
+  ):
     run(f'--output_dir={tmp_path}', '--total_rounds=1', *arguments)
   assert sorted(path.name for path in tmp_path.iterdir()) == [
+    'femnist_synthetic_set_1_aocs_n4_m1.5_dsgd_natural_seed0',
     'femnist_synthetic_set_1_aocs_n4_m1.5_seed0',
     'femnist_synthetic_set_1_aocs_n4_m1.5_seed1',
     'femnist_synthetic_set_1_full_n4_seed0',
@@ -263,6 +339,15 @@ def test_validation_can_be_on_a_subset_or_on_held_out_clients(
       ],
       '--unbalanced_set goes without',
     ),
+    (
+      ['--algorithm=dsgd', '--client_epochs=2'],
+      '--client_epochs=2 goes with --algorithm=fedavg only',
+    ),
+    (
+      ['--algorithm=dsgd', '--server_learning_rate=0.5'],
+      '--server_learning_rate=0.5 goes with --algorithm=fedavg only',
+    ),
+    (['--worker_address=here'], "--worker_address: .*found 'here'"),
     (['--output_dir=/proc/version'], 'not a folder|cannot be written'),
     (['--output_dir=/proc/nowhere'], 'cannot be written'),
   ],
@@ -293,6 +378,12 @@ def test_bad_settings_end_in_one_line_and_leave_nothing(
     '--server_learning_rate=inf',
     '--seed=-1',
     '--sampling=optimal',
+    '--compression=zip',
+    '--random_k_fraction=0',
+    '--random_k_fraction=1.5',
+    '--dithering_bits=3',
+    '--algorithm=sgd',
+    '--client_weighting=loss',
     '--unbalanced_set=4',
     '--data_source=web',
     '--unbalanced_s=1.5',

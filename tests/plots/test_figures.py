@@ -29,7 +29,7 @@ def draw(tmp_path, figure='all', **options):
 
 def write_all(tmp_path, **settings):
   """All methods of figure 3, with two seeds each."""
-  for sampling, m in figures._methods(figures._FIGURES[3]):
+  for sampling, m, _ in figures._methods(figures._FIGURES[3]):
     for seed in (0, 1):
       made_up.write_run(
         tmp_path / f'{sampling}_{m}_{seed}', sampling, m or 3, seed, **settings
@@ -39,10 +39,16 @@ def write_all(tmp_path, **settings):
 def test_all_figures_with_runs_are_drawn(tmp_path, capsys):
   write_all(tmp_path, pool_clients=100, pool_examples=4000)
   made_up.write_run(tmp_path / 'cifar', of=made_up.CIFAR100)
+  made_up.write_run(
+    tmp_path / 'compressed',
+    compression='natural',
+    pool_clients=100,
+    pool_examples=4000,
+  )
   names = draw(tmp_path)
   assert names == [
     f'figure_{number}.{ending}'
-    for number in (13, 2, 3, 8)
+    for number in (13, 2, 3, 8, 'compression')
     for ending in ('pdf', 'png')
   ]
   errors = capsys.readouterr().err.splitlines()
@@ -78,6 +84,37 @@ def test_seeds_and_data_stand_in_the_figure(tmp_path, monkeypatch):
     ),
     'best_so_far': False,
   }
+
+
+def test_compressed_runs_have_a_figure_of_their_own(tmp_path, monkeypatch):
+  write_all(tmp_path)
+  drawn = {}
+  monkeypatch.setattr(
+    figures.panels,
+    'plot_panels',
+    lambda by_label, paths, **_: drawn.update({paths[0].name: list(by_label)}),
+  )
+  with pytest.raises(SystemExit, match='no runs with --compression'):
+    draw(tmp_path, 'compression')
+  for sampling in ('full', 'aocs'):
+    made_up.write_run(
+      tmp_path / sampling, sampling, compression='natural', seed=0
+    )
+  for figure in ('3', 'compression'):
+    draw(tmp_path, figure)
+  assert drawn['figure_3.png'] == [
+    'full participation (2 seeds)',
+    'uniform, m=3 (2 seeds)',
+    'uniform, m=6 (2 seeds)',
+    'AOCS, m=3 (2 seeds)',
+    'AOCS, m=6 (2 seeds)',
+  ]
+  assert drawn['figure_compression.png'] == [
+    'full participation (2 seeds)',
+    'full participation, natural compression (1 seed)',
+    'AOCS, m=3 (2 seeds)',
+    'AOCS, m=3, natural compression (1 seed)',
+  ]
 
 
 def test_missing_and_unfinished_runs_are_named(tmp_path, capsys):

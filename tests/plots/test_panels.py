@@ -128,3 +128,17 @@ def test_legend_has_each_method_and_m_is_told_by_dashes(tmp_path, drawn):
   assert lines['aocs 3'].get_linestyle() == '-'
   assert lines['aocs 6'].get_linestyle() == '--'
   assert lines['uniform 6'].get_linestyle() == '--'
+
+
+def test_compression_is_told_by_markers(tmp_path, drawn):
+  by_label = {
+    compression: [read(tmp_path / compression, compression=compression)]
+    for compression in ('none', 'natural', 'random_k')
+  }
+  for of_method in by_label.values():
+    of_method[0].config['random_k_fraction'] = 0.1
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+  assert lines['none'].get_marker() == 'None'
+  assert len({line.get_marker() for line in lines.values()}) == 3
+  assert len({line.get_color() for line in lines.values()}) == 1

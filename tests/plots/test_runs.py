@@ -178,3 +178,44 @@ def test_flag_that_is_not_given_may_be_newer_than_the_run(tmp_path):
 def test_missing_folder_is_an_error(tmp_path):
   with pytest.raises(runs.RunsError, match='nowhere is not a folder'):
     runs.find_groups(tmp_path / 'nowhere')
+
+
+def test_compressed_runs_are_methods_of_their_own(tmp_path):
+  write = made_up.write_run
+  write(tmp_path / 'former', seed=0)
+  write(tmp_path / 'none', seed=1, compression='none', random_k_fraction=0.2)
+  write(tmp_path / 'natural', compression='natural', dithering_bits=2)
+  write(tmp_path / 'random', compression='random_k', random_k_fraction=0.1)
+  write(tmp_path / 'more', compression='random_k', random_k_fraction=0.25)
+  write(tmp_path / 'dithering', compression='dithering', dithering_bits=4)
+  write(tmp_path / 'full', 'full', compression='natural')
+  groups, left_out = runs.find_groups(tmp_path)
+  assert not left_out
+  assert {group.method.label: len(group.runs) for group in groups} == {
+    'full participation, natural compression': 1,
+    'AOCS, m=3': 2,
+    'AOCS, m=3, natural compression': 1,
+    'AOCS, m=3, 4-bit dithering': 1,
+    'AOCS, m=3, random 10%': 1,
+    'AOCS, m=3, random 25%': 1,
+  }
+  runs.check_comparable(groups)
+
+
+@pytest.mark.parametrize(
+  'settings', [{'algorithm': 'dsgd'}, {'client_weighting': 'uniform'}]
+)
+def test_algorithms_and_weightings_are_not_compared(tmp_path, settings):
+  made_up.write_run(tmp_path / 'a')
+  made_up.write_run(tmp_path / 'b', 'full', **settings)
+  groups, _ = runs.find_groups(tmp_path)
+  (name,) = settings
+  with pytest.raises(runs.RunsError, match=f'{name}=.*cannot be compared'):
+    runs.check_comparable(groups)
+
+
+def test_unknown_compression_is_left_out(tmp_path):
+  made_up.write_run(tmp_path / 'a', compression='zip')
+  groups, (line,) = runs.find_groups(tmp_path)
+  assert not groups
+  assert "unknown compression, 'zip'" in line

@@ -108,6 +108,25 @@ def test_other_settings_are_other_rows_and_other_ratios(tmp_path):
   }
 
 
+def test_bits_are_compared_with_those_of_uncompressed_full_participation(
+  tmp_path,
+):
+  made_up.write_run(tmp_path / 'a', compression='natural')
+  made_up.write_run(tmp_path / 'b', 'full', compression='natural')
+  made_up.write_run(tmp_path / 'c', 'full')
+  groups, _ = runs.find_groups(tmp_path)
+  rows = {
+    row['method']: row['bits_to_0.4_of_full']
+    for row in summary.summarize(groups, [0.4])
+  }
+  assert rows['AOCS, m=3, natural compression'] == 3 / 32
+  made_up.write_run(tmp_path / 'd', batch_size=10)
+  (tmp_path / 'c' / 'config.json').unlink()
+  groups, _ = runs.find_groups(tmp_path)
+  for row in summary.summarize(groups, [0.4]):
+    assert row['bits_to_0.4_of_full'] is None
+
+
 def test_command_prints_and_writes(tmp_path, capsys):
   write_runs(tmp_path)
   made_up.write_run(tmp_path / 'unfinished', seed=2, finished=False)
