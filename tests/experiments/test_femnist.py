@@ -180,8 +180,8 @@ def test_compressed_runs_repeat(tmp_path):
 
 
 def test_algorithm_and_weighting_change_the_training_alone(tmp_path):
-  # So many that they are not all of the same size.
-  common = ('--clients_per_round=12', '--total_rounds=2', '--seed=7')
+  # In set 3, clients of different sizes are in the same cohort.
+  common = ('--unbalanced_set=3', '--total_rounds=2', '--seed=7')
   plain, *others = (
     run_and_read(tmp_path / str(i), *common, *arguments).metrics
     for i, arguments in enumerate(
