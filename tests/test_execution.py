@@ -4,15 +4,18 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import http.server
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 
+import grpc
 import numpy as np
 import portpicker
 import psutil
@@ -621,9 +624,14 @@ class _Server:
     self.address = f'127.0.0.1:{self.port}'
     self._process = subprocess.Popen(
       [execution._worker_binary(), f'--port={self.port}'],
+      env=execution._worker_environment(),
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
     )
+
+  def memory(self):
+    """The bytes that the worker has in use."""
+    return psutil.Process(self._process.pid).memory_info().rss
 
   def stop(self):
     self._process.kill()
@@ -745,6 +753,147 @@ def test_remote_worker_that_keeps_dying(tmp_path):
         execution.WorkerError, match=f'4 times.*{first.address}'
       ):
         future.result(_PATIENCE_SECONDS)
+
+
+def test_remote_worker_forgets_contexts_that_were_left():
+  value = np.ones(2_000_000, np.float32)
+
+  @tff.federated_computation(
+    tff.FederatedType((np.float32, value.shape), tff.CLIENTS)
+  )
+  def total(values):
+    return tff.federated_sum(values)
+
+  def use():
+    with execution.use_remote_context(server.address):
+      assert total([value] * 4)[0] == 4
+
+  with _Server() as server:
+    use()  # Whatever is kept once.
+    before = server.memory()
+    for _ in range(3):
+      use()
+    # Three contexts that are not forgotten take 700 MB.
+    assert server.memory() - before < 200e6
+
+
+def test_left_context_disturbs_no_other_on_its_remote_worker(tmp_path):
+  with _Server() as server, execution.use_remote_context(server.address):
+    future = _in_thread(
+      _with_current_context(lambda: _wait_for_go(str(tmp_path)))
+    )
+    _await((tmp_path / 'started').exists, 'the computation')
+    with execution.use_remote_context(server.address):
+      # Of no clients, as the other.
+      assert tff.tensorflow.computation(lambda: 7)() == 7
+    (tmp_path / 'started').unlink()
+    (tmp_path / 'go').touch()
+    assert future.result(_PATIENCE_SECONDS) == 42
+    # It was not lost and repeated.
+    assert not (tmp_path / 'started').exists()
+
+
+class _Path:
+  """The network to a worker, with a hole in it on demand."""
+
+  def __init__(self, port):
+    self._port = port
+    self._is_whole = threading.Event()
+    self._is_whole.set()
+    self._listener = socket.create_server(('127.0.0.1', 0))
+    self.address = f'127.0.0.1:{self._listener.getsockname()[1]}'
+    threading.Thread(target=self._accept, daemon=True).start()
+
+  def tear(self):
+    self._is_whole.clear()
+
+  def mend(self):
+    self._is_whole.set()
+
+  def _accept(self):
+    with contextlib.suppress(OSError):
+      while True:
+        client, _ = self._listener.accept()
+        try:
+          server = socket.create_connection(('127.0.0.1', self._port))
+        except ConnectionRefusedError:  # It only starts.
+          client.close()
+          continue
+        for pair in ((client, server), (server, client)):
+          threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+  def _pass(self, source, destination):
+    with contextlib.suppress(OSError), source, destination:
+      while data := source.recv(2**16):
+        self._is_whole.wait()
+        destination.sendall(data)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.mend()
+    self._listener.close()
+
+
+def test_remote_worker_vanishes_without_a_word(tmp_path, monkeypatch):
+  # As if the worker's host was cut off: connections stay, nothing is answered.
+  options = {
+    **dict(execution._REMOTE_CHANNEL_OPTIONS),
+    # Not the real 5 minutes.
+    'grpc.keepalive_time_ms': 1000,
+    'grpc.keepalive_timeout_ms': 1000,
+    # Of a ping that is on its way for other reasons; then no other is sent.
+    'grpc.http2.ping_timeout_ms': 1000,
+  }
+  monkeypatch.setattr(
+    execution, '_REMOTE_CHANNEL_OPTIONS', tuple(options.items())
+  )
+  with _Server() as server, _Path(server.port) as path:
+    with execution.use_remote_context(path.address, connect_timeout=5):
+      compute = _with_current_context(lambda: _wait_for_go(str(tmp_path)))
+      future = _in_thread(compute)
+      _await((tmp_path / 'started').exists, 'the computation')
+      path.tear()
+      with pytest.raises(execution.WorkerError, match=f'No.*{path.address}'):
+        future.result(_PATIENCE_SECONDS)
+      path.mend()
+      (tmp_path / 'go').touch()
+      assert _total([1, 2]) == 3
+
+
+def test_keepalive_is_not_more_than_a_worker_bears():
+  # gRPC's servers hang up on clients that ask more often than each 5 minutes.
+  options = dict(execution._REMOTE_CHANNEL_OPTIONS)
+  assert options['grpc.keepalive_time_ms'] > 300_000
+
+
+def test_web_server_instead_of_a_worker():
+  server = http.server.ThreadingHTTPServer(
+    ('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler
+  )
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  address = f'127.0.0.1:{server.server_port}'
+  with server, execution.use_remote_context(address, connect_timeout=1):
+    future = _in_thread(_with_current_context(lambda: _total([1])))
+    with pytest.raises(execution.WorkerError, match=f'No.*{address} within'):
+      future.result(_PATIENCE_SECONDS)
+    server.shutdown()
+
+
+def test_other_grpc_server_instead_of_a_worker():
+  server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+  address = f'127.0.0.1:{server.add_insecure_port("127.0.0.1:0")}'
+  server.start()
+  try:
+    with execution.use_remote_context(address):
+      future = _in_thread(_with_current_context(lambda: _total([1])))
+      with pytest.raises(
+        execution.WorkerError, match=f'not a TFF worker.*{address}'
+      ):
+        future.result(_PATIENCE_SECONDS)
+  finally:
+    server.stop(None)
 
 
 # Secure sums.

@@ -25,6 +25,9 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Optional
 
 import grpc
 import portpicker
@@ -32,6 +35,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 _START_TIMEOUT_SECONDS = 50.0
+_DISPOSE_TIMEOUT_SECONDS = 5.0
 _MAX_RETRIES = 3
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _CHANNEL_OPTIONS = (
@@ -44,6 +48,16 @@ _CHANNEL_OPTIONS = (
   ('grpc.max_reconnect_backoff_ms', 1000),
   # A proxy for the web, from the environment, does not know the worker.
   ('grpc.enable_http_proxy', 0),
+)
+# A worker on another host can vanish without a word, and a computation that
+# waits for it would wait for ever. So it is asked, when it has sent nothing for
+# so long, whether it is there. Asked more often than each 5 minutes, TFF's
+# worker hangs up.
+_REMOTE_CHANNEL_OPTIONS = (
+  *_CHANNEL_OPTIONS,
+  ('grpc.keepalive_time_ms', 310_000),
+  ('grpc.keepalive_timeout_ms', 30_000),
+  ('grpc.http2.max_pings_without_data', 0),  # Without end.
 )
 
 # Runs in the worker's process before the worker itself: asks the kernel for
@@ -150,8 +164,9 @@ def use_secure_test_context(*, start_timeout: float = _START_TIMEOUT_SECONDS):
 @contextlib.contextmanager
 def _use_worker(worker, compiler_fn):
   """Installs a context whose executors all talk to `worker`."""
+  executors = _ExecutorFactory(worker)
   context = _Context(
-    executor_fn=_ExecutorFactory(worker),
+    executor_fn=executors,
     compiler_fn=compiler_fn,
     transform_args=tff.tensorflow.transform_args,
     transform_result=tff.tensorflow.transform_result,
@@ -161,6 +176,7 @@ def _use_worker(worker, compiler_fn):
     # A forked process has a copy of the context, but its worker is not the
     # copy's to end.
     if not context.is_copy():
+      executors.close()
       worker.close()
       context.close()
 
@@ -234,6 +250,7 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
     self._worker = worker
     self._stub = None
     self._executors = None
+    self._created = []
     # A computation, with all its retries, is one task in TFF's event loop.
     self._num_failures = weakref.WeakKeyDictionary()
 
@@ -256,9 +273,31 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
     if stub is not self._stub:
       self._stub = stub
       self._executors = tff.framework.ResourceManagingExecutorFactory(
-        functools.partial(_create_executor, stub)
+        functools.partial(self._create, stub)
       )
     return self._executors.create_executor(cardinalities)
+
+  def _create(self, stub, cardinalities):
+    executor = tff.framework.RemoteExecutor(stub)
+    try:
+      executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+    except grpc.RpcError as error:
+      if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+        raise
+      raise WorkerError(
+        'What answers is not a TFF worker, but another gRPC server.'
+        f' {self._worker.describe_loss()}'
+      ) from error
+    if self._worker.outlives_context:
+      self._created.append(executor)
+    return executor
+
+  def close(self):
+    """Lets a worker that goes on forget what it holds for this context."""
+    for executor in self._created:
+      # Raised for a connection that was lost before, and all with it.
+      with contextlib.suppress(ValueError):
+        executor.close()
 
   def clean_up_executor(self, cardinalities):
     task = asyncio.current_task()
@@ -267,65 +306,42 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
       self._executors.clean_up_executor(cardinalities)
 
 
-def _create_executor(stub, cardinalities):
-  executor = tff.framework.RemoteExecutor(stub)
-  executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
-  return executor
+class WorkerProcess:
+  """A worker process on this machine, which ends with this process.
 
+  Attributes:
+    stub: What executors reach it by, once it is connected.
+  """
 
-class _LocalWorker:
-  """A worker process on this machine, started when first needed."""
+  def __init__(
+    self,
+    port: int,
+    start_timeout: float = _START_TIMEOUT_SECONDS,
+    *,
+    launcher: Sequence[str] = (),
+    pass_fds: Sequence[int] = (),
+  ):
+    """Starts it.
 
-  def __init__(self, start_timeout):
-    self._start_timeout = _check_timeout('start_timeout', start_timeout)
-    self._lock = threading.Lock()
-    self._is_closed = False
-    self._process = None
-    self._channel = None
-    self._stub = None
-    self._log = None
+    Args:
+      port: What the worker is told to listen on.
+      start_timeout: How long it may take to answer, in seconds.
+      launcher: A command that executes the command that is appended to it.
+      pass_fds: The files that `launcher` inherits.
 
-  def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorGrpcStub:
-    """Returns a stub for a live worker; starts one if there is none."""
-    with self._lock:
-      _check_not_closed(self._is_closed)
-      if self._process is not None:
-        if is_retry:
-          self._wait_briefly()
-        if self._process.poll() is None:
-          return self._stub
-      self._stop()
-      self._start()
-      return self._stub
-
-  def describe_loss(self) -> str:
-    """Tells what is known about a worker that just failed."""
-    with self._lock:
-      if self._process is None:
-        return 'It could not be started again.'
-      self._wait_briefly()
-      if self._process.poll() is None:
-        return f'Its process still runs.{self._read_log()}'
-      return f'The last one ended {self._describe_end()}'
-
-  def close(self):
-    self._is_closed = True  # Ends a start that another thread waits for.
-    with self._lock:
-      self._stop()
-
-  def _wait_briefly(self):
-    """Lets a process end, which can be seen later than its connection's end."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      self._process.wait(1)
-
-  def _start(self):
+    Raises:
+      WorkerError: If there is nothing to start.
+    """
     binary = _worker_binary()
     if not os.access(binary, os.X_OK):
       raise WorkerError(
         f'The TFF worker {binary} is missing or not executable; reinstall'
         ' tensorflow-federated.'
       )
-    port = portpicker.pick_unused_port()
+    self.stub = None
+    self._channel = None
+    self._start_timeout = start_timeout
+    self._deadline = time.monotonic() + start_timeout
     self._log = tempfile.TemporaryFile()
     self._process = _start_process_of_own_thread(
       [
@@ -335,6 +351,7 @@ class _LocalWorker:
         '-c',
         _LAUNCHER,
         str(os.getpid()),
+        *launcher,
         str(binary),
         f'--port={port}',
       ],
@@ -342,59 +359,145 @@ class _LocalWorker:
       stdin=subprocess.DEVNULL,
       stdout=self._log,
       stderr=self._log,
+      pass_fds=pass_fds,
       # Ctrl-C is for this process, which then ends the worker.
       start_new_session=True,
     )
+
+  @property
+  def is_running(self) -> bool:
+    """Whether it has not ended."""
+    return self._process.poll() is None
+
+  def wait(self, timeout: Optional[float] = None) -> None:
+    """Waits until it has ended, or for so many seconds."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(timeout)
+
+  def connect(
+    self, port: int, check: Callable[[], None] = lambda: None
+  ) -> None:
+    """Waits until the worker answers.
+
+    Args:
+      port: What it listens on.
+      check: Called again and again meanwhile; may raise an exception.
+
+    Raises:
+      WorkerError: If it ends, or does not answer in time.
+    """
     # Not 'localhost', which may resolve to an address not listened on.
     self._channel = grpc.insecure_channel(f'127.0.0.1:{port}', _CHANNEL_OPTIONS)
-    self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
-    try:
-      self._wait_until_ready()
-    except BaseException:
-      self._stop()
-      raise
-
-  def _wait_until_ready(self):
-    deadline = time.monotonic() + self._start_timeout
-    while not self._stub.is_ready:
-      _check_not_closed(self._is_closed)
-      if self._process.poll() is not None:
-        raise WorkerError(
-          'The TFF worker process could not start: it ended'
-          f' {self._describe_end()}'
-        )
-      if time.monotonic() > deadline:
-        raise WorkerError(
-          'The TFF worker process did not answer within'
-          f' {self._start_timeout:g} s.{self._read_log()}'
-        )
+    self.stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+    while not self.stub.is_ready:
+      check()
+      self.check_start()
       time.sleep(0.01)
 
-  def _stop(self):
-    """Ends the worker, if there is one, and waits until it is gone."""
+  def check_start(self) -> None:
+    """Raises a `WorkerError` if the start has failed, or takes too long."""
+    if not self.is_running:
+      raise WorkerError(
+        f'The TFF worker process could not start: it {self.describe_end()}'
+      )
+    if time.monotonic() > self._deadline:
+      raise WorkerError(
+        'The TFF worker process did not answer within'
+        f' {self._start_timeout:g} s.{self.read_log()}'
+      )
+
+  def close(self) -> None:
+    """Ends the worker and waits until it is gone."""
     if self._channel is not None:
       self._channel.close()
-      self._channel = self._stub = None
-    if self._process is not None:
-      # A worker holds nothing that would need an orderly end.
-      self._process.kill()
-      self._process.wait()
-      self._process = None
-    if self._log is not None:
-      self._log.close()
-      self._log = None
+      self._channel = self.stub = None
+    # A worker holds nothing that would need an orderly end.
+    self._process.kill()
+    self._process.wait()
+    self._log.close()
 
-  def _describe_end(self) -> str:
-    return f'with exit status {self._process.returncode}.{self._read_log()}'
+  def describe_end(self) -> str:
+    """Tells how it ended."""
+    return (
+      f'ended with exit status {self._process.returncode}.{self.read_log()}'
+    )
 
-  def _read_log(self) -> str:
+  def read_log(self) -> str:
+    """The end of its output, if there is any, as a sentence."""
     self._log.seek(0)
     text = self._log.read().decode(errors='replace').strip()
     return f' Its output ends with:\n{text[-2000:]}' if text else ''
 
 
+class _LocalWorker:
+  """A worker process on this machine, started when first needed."""
+
+  outlives_context = False
+
+  def __init__(self, start_timeout):
+    self._start_timeout = _check_timeout('start_timeout', start_timeout)
+    self._lock = threading.Lock()
+    self._is_closed = False
+    self._process = None
+
+  def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorGrpcStub:
+    """Returns a stub for a live worker; starts one if there is none."""
+    with self._lock:
+      _check_not_closed(self._is_closed)
+      if self._process is not None:
+        if is_retry:
+          self._wait_briefly()
+        if self._process.is_running:
+          return self._process.stub
+      self._stop()
+      self._start()
+      return self._process.stub
+
+  def describe_loss(self) -> str:
+    """Tells what is known about a worker that just failed."""
+    with self._lock:
+      if self._process is None:
+        return 'It could not be started again.'
+      self._wait_briefly()
+      if self._process.is_running:
+        return f'Its process still runs.{self._process.read_log()}'
+      return f'The last one {self._process.describe_end()}'
+
+  def close(self):
+    self._is_closed = True  # Ends a start that another thread waits for.
+    with self._lock:
+      self._stop()
+
+  def _wait_briefly(self):
+    """Lets a process end, which can be seen later than its connection's end."""
+    self._process.wait(1)
+
+  def _start(self):
+    port = portpicker.pick_unused_port()
+    self._process = WorkerProcess(port, self._start_timeout)
+    try:
+      self._process.connect(port, lambda: _check_not_closed(self._is_closed))
+    except BaseException:
+      self._stop()
+      raise
+
+  def _stop(self):
+    if self._process is not None:
+      self._process.close()
+      self._process = None
+
+
+class _RemoteStub(tff.framework.RemoteExecutorGrpcStub):
+  """Does not wait long for a worker to forget something."""
+
+  def dispose_executor(self, request):
+    return self._stub.DisposeExecutor(request, timeout=_DISPOSE_TIMEOUT_SECONDS)
+
+
 class _RemoteWorker:
   """A worker that somebody else started."""
+
+  outlives_context = True
 
   def __init__(self, address, connect_timeout):
     match = re.fullmatch(
@@ -431,8 +534,10 @@ class _RemoteWorker:
       self._stop()
 
   def _start(self):
-    self._channel = grpc.insecure_channel(self._address, _CHANNEL_OPTIONS)
-    self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+    self._channel = grpc.insecure_channel(
+      self._address, _REMOTE_CHANNEL_OPTIONS
+    )
+    self._stub = _RemoteStub(self._channel)
     try:
       self._wait_until_ready()
     except BaseException:
