@@ -14,3 +14,4 @@ from tff_ocs.schemes import OptimalSampling
 from tff_ocs.schemes import UniformSampling
 from tff_ocs.simple_fedavg import build_distributed_sgd_process
 from tff_ocs.simple_fedavg import build_federated_averaging_process
+from tff_ocs.unweighted import as_unweighted_aggregator

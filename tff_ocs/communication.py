@@ -20,8 +20,9 @@ entries of an update that is
 *   for the factories of `tff_ocs.compression` what is said there.
 
 A factory that only computes what a compressor would give, but sums float32,
-counts as uncompressed. What only serves measurements, such as the counts of
-clipped values, is not counted.
+counts as uncompressed. What the result of the round does not depend on is not
+counted: measurements, such as the counts of clipped values, and the few scalars
+from which adaptive clipping norms and bounds follow for the next round.
 """
 
 from typing import Optional
