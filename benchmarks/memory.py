@@ -35,7 +35,9 @@ def main(argv):
   task = _build_task()
   process = tff_ocs.build_federated_averaging_process(
     task.model,
-    tff_ocs.ApproximateOptimalSampling(3),
+    tff_ocs.ClientSamplingFactory(
+      tff_ocs.ApproximateOptimalSampling(3), improvement_expected_clients=3
+    ),
     client_learning_rate=2**-3,
     batch_size=20,
   )

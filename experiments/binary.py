@@ -38,7 +38,8 @@ EXPECTED_CLIENTS = flags.DEFINE_float(
   'expected_clients',
   3,
   'm, the expected number of participants: how many of the n clients of the'
-  ' cohort send their update, on average (not used by --sampling=full).',
+  ' cohort send their update, on average. With --sampling=full all send, and'
+  ' only improvement_factor of the metrics depends on it.',
 )
 MAX_ITERATIONS = flags.DEFINE_integer(
   'max_iterations',
@@ -242,7 +243,9 @@ def build_sampling() -> tff_ocs.ClientSamplingFactory:
       DITHERING_BITS.value, seed=seed
     )
   return tff_ocs.ClientSamplingFactory(
-    build_scheme(), value_sum_factory=compressor
+    build_scheme(),
+    value_sum_factory=compressor,
+    improvement_expected_clients=EXPECTED_CLIENTS.value,
   )
 
 

@@ -83,7 +83,11 @@ def _run():
         training.train(
           task=task,
           process=tff_ocs.build_federated_averaging_process(
-            task.model, scheme, client_learning_rate=learning_rate
+            task.model,
+            tff_ocs.ClientSamplingFactory(
+              scheme, improvement_expected_clients=m
+            ),
+            client_learning_rate=learning_rate,
           ),
           clients_per_round=_CLIENTS_PER_ROUND,
           total_rounds=_TOTAL_ROUNDS.value,

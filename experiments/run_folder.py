@@ -47,6 +47,8 @@ METRICS = {
   'expected_participants': 'the sum of the probabilities',
   'num_iterations': 'executed iterations of AOCS',
   'non_finite_clients': 'clients with a NaN or infinite update, never sent',
+  'improvement_factor': 'alpha^k, Eq. (15): 1 is as uniform, 0 as full',
+  'relative_improvement_factor': 'gamma^k, Eq. (16)',
   'cohort_examples': 'examples of the cohort',
   'uplink_bits': 'bits that the clients sent in the round',
   'cumulative_uplink_bits': 'bits sent up to and including the round',

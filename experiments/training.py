@@ -54,7 +54,7 @@ def train(
   Args:
     task: What is trained.
     process: How, as of `tff_ocs.build_federated_averaging_process` with a
-      sampling scheme.
+      `tff_ocs.ClientSamplingFactory` that measures the improvement factors.
     clients_per_round: The size n of the cohort.
     total_rounds: The number of rounds.
     rounds_per_eval: The validation set is evaluated after each round whose
@@ -107,6 +107,10 @@ def train(
       'expected_participants': float(of_aggregator['expected_participants']),
       'num_iterations': int(of_aggregator['num_iterations']),
       'non_finite_clients': int(of_aggregator['non_finite_clients']),
+      'improvement_factor': float(of_aggregator['improvement_factor']),
+      'relative_improvement_factor': float(
+        of_aggregator['relative_improvement_factor']
+      ),
       'cohort_examples': int(output['num_examples']),
       'uplink_bits': int(of_aggregator['uplink_bits']),
       'cumulative_uplink_bits': cumulative_bits,

@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 from tff_ocs import arguments
 from tff_ocs import communication
 from tff_ocs import fingerprints
+from tff_ocs import improvement as improvement_lib
 from tff_ocs import schemes
 
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
@@ -53,6 +54,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   *   `uplink_bits` (int64): what the clients sent in this round, see
       `tff_ocs.communication`: an update counts as what `value_sum_factory`
       makes clients send,
+  *   `improvement_factor`, `relative_improvement_factor` (float32), if asked
+      for: alpha^k and gamma^k of Eq. (15) and (16), see `tff_ocs.improvement`;
+      and `improvement_bits` (int64), what the clients sent for them in
+      addition, which is no part of `uplink_bits`,
   *   `clipped`, where one of the sums is a `tff.aggregators.SecureSumFactory`:
       how often clients had something clipped to its bounds (int32), in
       `scalars`, so that probabilities are too large, in `values` and in
@@ -85,6 +90,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       tff.aggregators.UnweightedAggregationFactory
     ] = None,
     seed: Optional[int] = None,
+    improvement_expected_clients: Optional[float] = None,
   ):
     """Initializes `ClientSamplingFactory`.
 
@@ -106,10 +112,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         p_i, but together, so that the variance is larger than Eq. (6). Where
         the clients have identities, give each its own seed, with
         `create_with_coin_seeds`.
+      improvement_expected_clients: If given, the improvement factors for this m
+        are measured, whatever the scheme.
 
     Raises:
       TypeError: If an argument is not of its type.
-      ValueError: If `seed` does not fit into an int64.
+      ValueError: If `seed` does not fit into an int64, or
+        `improvement_expected_clients` is not a finite number above 0.
     """
     if not isinstance(scheme, schemes.SamplingScheme):
       raise TypeError(
@@ -127,6 +136,11 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       'scalar_sum_factory', scalar_sum_factory
     )
     self._seed = arguments.check_seed(seed)
+    if improvement_expected_clients is not None:
+      arguments.check_positive(
+        'improvement_expected_clients', improvement_expected_clients
+      )
+    self._improvement_expected_clients = improvement_expected_clients
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -209,6 +223,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     bits_per_update = communication.message_bits(value_sum.next)
     weight_sum = self._weight_sum_factory.create(weight_type)
     scalar_sum = self._scalar_sum_factory.create(_COUNTS_TYPE)
+    improvement = None
+    if self._improvement_expected_clients is not None:
+      improvement = improvement_lib.build(
+        self._improvement_expected_clients,
+        self._scheme,
+        self._scalar_sum_factory,
+      )
 
     @tff.tensorflow.computation(value_type, weight_type)
     def prepare(value, weight):
@@ -265,6 +286,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         weight_sum=weight_sum.initialize(),
         scalar_sum=scalar_sum.initialize(),
       )
+      if improvement is not None:
+        state['improvement'] = improvement.initialize()
       if counts_rounds:
         state['round'] = tff.federated_value(np.int64(0), tff.SERVER)
       return tff.federated_zip(state)
@@ -295,6 +318,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         weight_sum=weight_output.state,
         scalar_sum=scalar_output.state,
       )
+      if improvement is not None:
+        new_state['improvement'], factors = improvement.next(
+          state['improvement'], prepared['norm'], scheme_output.probabilities
+        )
       if counts_rounds:
         new_state['round'] = tff.federated_map(_add_one, state['round'])
       summary = tff.federated_map(
@@ -308,6 +335,15 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       measurements = collections.OrderedDict(
         (name, summary[name]) for name in _SUMMARY_NAMES
       )
+      if improvement is not None:
+        measurements['improvement_factor'] = factors['improvement_factor']
+        measurements['relative_improvement_factor'] = factors[
+          'relative_improvement_factor'
+        ]
+        measurements['improvement_bits'] = tff.federated_map(
+          _bits_of_scalars,
+          (summary['cohort_size'], factors['scalars_per_client']),
+        )
       clipped = _count_clipped(
         scalars=tff.federated_zip(
           (scheme_output.scalar_sum, scalar_output.measurements)
@@ -494,6 +530,16 @@ def _fingerprint_coin(seed, client):
     [client['value'], client['weight']],
   )
   return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
+
+
+@tff.tensorflow.computation(np.int32, np.int32)
+def _bits_of_scalars(num_clients, scalars_per_client):
+  return communication.uplink_bits(
+    participants=0,
+    bits_per_update=0,
+    cohort_size=tf.cast(num_clients, tf.int64),
+    scalars_per_client=tf.cast(scalars_per_client, tf.int64),
+  )
 
 
 @tff.tensorflow.computation(np.int64)

@@ -74,7 +74,14 @@ class SchemeProgram(NamedTuple):
 
 
 class SamplingScheme(abc.ABC):
-  """How the clients that send are chosen; see the module's docstring."""
+  """How the clients that send are chosen; see the module's docstring.
+
+  Attributes:
+    expected_clients: The expected number m of clients that send; `None` for
+      full participation.
+  """
+
+  expected_clients: Optional[float] = None
 
   @abc.abstractmethod
   def build(
@@ -175,13 +182,13 @@ class UniformSampling(SamplingScheme):
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self._expected_clients = probabilities_lib.check_expected_clients(
+    self.expected_clients = probabilities_lib.check_expected_clients(
       expected_clients
     )
 
   def build(self, scalar_sum_factory=None):
     count_process = _create_sum(scalar_sum_factory, np.float64)
-    expected_clients = self._expected_clients
+    expected_clients = self.expected_clients
 
     @tff.tensorflow.computation(np.float32, np.float64)
     def uniform(_, num_clients):
@@ -209,7 +216,7 @@ class UniformSampling(SamplingScheme):
     return SchemeProgram(count_process.initialize, next_fn)
 
   def __repr__(self):
-    return f'UniformSampling(expected_clients={self._expected_clients:g})'
+    return f'UniformSampling(expected_clients={self.expected_clients:g})'
 
 
 class OptimalSampling(SamplingScheme):
@@ -232,13 +239,13 @@ class OptimalSampling(SamplingScheme):
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self._expected_clients = probabilities_lib.check_expected_clients(
+    self.expected_clients = probabilities_lib.check_expected_clients(
       expected_clients
     )
 
   def build(self, scalar_sum_factory=None):
     sum_process = _create_sum(scalar_sum_factory, np.float64)
-    expected_clients = self._expected_clients
+    expected_clients = self.expected_clients
     all_norms_type = tff.TensorType(np.float64, [None])
 
     @tff.tensorflow.computation
@@ -289,7 +296,7 @@ class OptimalSampling(SamplingScheme):
     return SchemeProgram(sum_process.initialize, next_fn)
 
   def __repr__(self):
-    return f'OptimalSampling(expected_clients={self._expected_clients:g})'
+    return f'OptimalSampling(expected_clients={self.expected_clients:g})'
 
 
 class ApproximateOptimalSampling(SamplingScheme):
@@ -316,7 +323,7 @@ class ApproximateOptimalSampling(SamplingScheme):
       TypeError: If an argument is not a number of its kind.
       ValueError: If an argument is out of range.
     """
-    self._expected_clients = probabilities_lib.check_expected_clients(
+    self.expected_clients = probabilities_lib.check_expected_clients(
       expected_clients
     )
     self._max_iterations = probabilities_lib.check_max_iterations(
@@ -324,7 +331,7 @@ class ApproximateOptimalSampling(SamplingScheme):
     )
 
   def build(self, scalar_sum_factory=None):
-    m = self._expected_clients
+    m = self.expected_clients
     totals_type = tff.to_type(
       collections.OrderedDict(norm=np.float64, clients=np.float64)
     )
@@ -338,7 +345,7 @@ class ApproximateOptimalSampling(SamplingScheme):
     @tff.tensorflow.computation(np.float32)
     def norm_and_one(norm):
       return collections.OrderedDict(
-        norm=_valid_norm_tensor(norm), clients=tf.constant(1.0, tf.float64)
+        norm=valid_norm(norm), clients=tf.constant(1.0, tf.float64)
       )
 
     def unsure_part(p):
@@ -458,7 +465,7 @@ class ApproximateOptimalSampling(SamplingScheme):
   def __repr__(self):
     return (
       'ApproximateOptimalSampling('
-      f'expected_clients={self._expected_clients:g},'
+      f'expected_clients={self.expected_clients:g},'
       f' max_iterations={self._max_iterations})'
     )
 
@@ -525,7 +532,8 @@ def _whole(count):
   return tf.round(count)
 
 
-def _valid_norm_tensor(norm):
+def valid_norm(norm):
+  """The norm in float64; 0 if it is NaN, infinite or negative."""
   valid = tf.logical_and(tf.math.is_finite(norm), norm > 0)
   return tf.cast(tf.where(valid, norm, 0.0), tf.float64)
 
@@ -536,7 +544,7 @@ def _through_float32(x):
 
 @tff.tensorflow.computation(np.float32)
 def _valid_norm(norm):
-  return _valid_norm_tensor(norm)
+  return valid_norm(norm)
 
 
 @tff.tensorflow.computation(np.float32)

@@ -149,7 +149,14 @@ class SecureScalarSumFactory(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
-_NAMES_OF_OTHERS = ('clients', 'probability', 'participants', 'non_finite')
+_NAMES_OF_OTHERS = (
+  'clients',
+  'probability',
+  'participants',
+  'non_finite',
+  'variance',
+  'square',
+)
 
 
 class Bounds(NamedTuple):

@@ -106,6 +106,21 @@ def test_samplings_share_cohorts_weights_and_shuffles(by_sampling):
   )
 
 
+def test_improvement_factors_tell_how_much_there_is_to_gain(by_sampling):
+  for result in by_sampling.values():
+    alpha = result.metrics['improvement_factor']
+    assert np.all((alpha > 0) & (alpha < 1))
+    np.testing.assert_allclose(
+      result.metrics['relative_improvement_factor'],
+      1.5 / (alpha * (4 - 1.5) + 1.5),
+      rtol=1e-5,
+    )
+  # In the first round the updates are those of the same weights, and the step
+  # size scales them all.
+  first = [r.metrics['improvement_factor'][0] for r in by_sampling.values()]
+  np.testing.assert_allclose(first, first[0], rtol=0.05)
+
+
 def test_papers_step_sizes_are_the_defaults(by_sampling):
   used = {
     sampling: result.config['client_learning_rate']
