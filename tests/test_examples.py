@@ -1,0 +1,48 @@
+"""Runs the example scripts as a reader would."""
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _run(name):
+  result = subprocess.run(
+    [sys.executable, f'examples/{name}.py'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=600,
+  )
+  assert result.returncode == 0, result.stderr
+  assert result.stderr == ''
+  return result.stdout.splitlines()
+
+
+def test_fed_prox_with_aocs_under_secure_aggregation():
+  first, _, *rounds = _run('fed_prox_secure')
+  assert first == 'Every sum of the round is secure.'
+  cells = [line.split() for line in rounds]
+  assert [int(row[0]) for row in cells] == list(range(12))
+  # m = 3 of 16. More than 10 send in one of 12 rounds: below 12 x 2e-4; the
+  # seed is fixed, so that it is the same in each run.
+  assert all(int(row[1]) <= 10 for row in cells)
+  assert any(int(row[3]) > 0 for row in cells)  # Updates are clipped,
+  assert all(int(row[4]) == 0 for row in cells)  # and no scalars are.
+  assert float(cells[-1][-1].rstrip('%')) > 85
+
+
+def test_aocs_with_compression():
+  _, _, *rows = _run('compressed_aocs')
+  by_name = {
+    row[:20].strip(): [float(cell.rstrip('%')) for cell in row[20:].split()]
+    for row in rows
+  }
+  accuracy, bits = (
+    {name: cells[i] for name, cells in by_name.items()} for i in (0, 1)
+  )
+  assert min(accuracy.values()) > 85
+  assert bits['AOCS'] < 0.3 * bits['full participation']
+  # 4 bits an entry instead of 32, and 32 for each 512 entries.
+  assert 0.12 < bits['AOCS and dithering'] / bits['AOCS'] < 0.135
