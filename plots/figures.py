@@ -6,8 +6,9 @@ Figure 2 shows the sizes of the clients of the FEMNIST training sets; 3, 4, 5
 (FEMNIST sets 1, 2, 3), 6, 7 (Shakespeare with n = 32, 128) and 13 (CIFAR100)
 validation accuracy and training loss; 8 to 12 the best validation accuracy so
 far, for the experiments of 3 to 7. All runs that are there are drawn; those of
-the paper that are not, are named. The figure 'compression' is not the paper's:
-it shows runs with --compression beside the same methods without.
+the paper that are not, are named. Two figures are not the paper's:
+'compression' shows runs with --compression beside the same methods without, and
+'improvement' the improvement factor alpha^k of the runs with AOCS.
 """
 
 import pathlib
@@ -21,6 +22,7 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from plots import improvement
 from plots import panels
 from plots import runs
 from plots import sizes
@@ -45,6 +47,7 @@ _FIGURES = {
 _BEST_SO_FAR = {number + 5: _FIGURES[number] for number in range(3, 8)}
 _NUMBERS = range(2, 14)
 _COMPRESSION = 'compression'
+_IMPROVEMENT = 'improvement'
 
 
 def main(argv):
@@ -68,7 +71,7 @@ def _define_flags():
   flags.DEFINE_enum(
     'figure',
     'all',
-    [*map(str, _NUMBERS), _COMPRESSION, 'all'],
+    [*map(str, _NUMBERS), _COMPRESSION, _IMPROVEMENT, 'all'],
     "The figure's number in the paper, or what it shows.",
   )
   flags.DEFINE_string(
@@ -131,6 +134,8 @@ def draw_figures(
   try:
     if figure == _COMPRESSION:
       _draw_compression(groups, output_dir)
+    elif figure == _IMPROVEMENT:
+      _draw_improvement(groups, output_dir)
     else:
       _draw(int(figure), groups, output_dir, cache_dir)
   except (ImportError, OSError, ValueError) as error:
@@ -151,21 +156,23 @@ def _draw_all(groups, output_dir, cache_dir):
     except (ImportError, OSError, ValueError) as error:
       _tell(f'figure {number} is not drawn: {error}')
       failed.append(number)
-  is_compressed = bool(_select_compressed(groups))
-  if is_compressed:
+  others = []
+  if _select_compressed(groups):
+    others.append((_COMPRESSION, _draw_compression))
+  if improvement.select(groups):
+    others.append((_IMPROVEMENT, _draw_improvement))
+  for name, draw in others:
     try:
-      _draw_compression(groups, output_dir)
+      draw(groups, output_dir)
     except (OSError, ValueError) as error:
-      _tell(f'figure {_COMPRESSION} is not drawn: {error}')
-      failed.append(_COMPRESSION)
+      _tell(f'figure {name} is not drawn: {error}')
+      failed.append(name)
   if without_runs:
     _tell(f'figures without runs: {", ".join(map(str, without_runs))}')
   if failed:
     sys.exit(f'error: not drawn: figures {", ".join(map(str, failed))}.')
   if (
-    len(without_runs) == len(_NUMBERS) - 1
-    and cache_dir is None
-    and not is_compressed
+    len(without_runs) == len(_NUMBERS) - 1 and cache_dir is None and not others
   ):
     sys.exit(f'error: no figure of the paper shows {_names(groups)}.')
 
@@ -222,6 +229,20 @@ def _draw_compression(groups, output_dir):
     )
   runs.check_comparable(selected)
   _plot(_COMPRESSION, selected, output_dir)
+
+
+def _draw_improvement(groups, output_dir):
+  """Draws the improvement factors; raises what `_draw` does."""
+  selected = improvement.select(groups)
+  if not selected:
+    raise runs.RunsError(
+      'there are no runs with --sampling=aocs that measured the improvement'
+      f' factor, but of {_names(groups)}.'
+    )
+  output_dir.mkdir(parents=True, exist_ok=True)
+  paths = _paths(output_dir, _IMPROVEMENT)
+  improvement.plot_improvement(selected, paths)
+  print(paths[0])
 
 
 def _plot(figure, groups, output_dir, best_so_far=False):

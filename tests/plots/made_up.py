@@ -25,6 +25,7 @@ def write_run(
   finished=True,
   bits=None,
   accuracy=None,
+  alpha=None,
   **settings,
 ):
   """Writes a run of 9 rounds with an evaluation after every second.
@@ -38,6 +39,7 @@ def write_run(
     finished: Whether the last round is there.
     bits: The cumulative bits after each round.
     accuracy: The validation accuracy after each round; NaN where not evaluated.
+    alpha: The improvement factor of each round; not measured if not given.
     **settings: More settings.
 
   Returns:
@@ -69,6 +71,11 @@ def write_run(
   ]
   for r, (b, a) in enumerate(zip(bits, accuracy)):
     lines.append(f'{r},{b},{m},{2 - r / 10},{"" if np.isnan(a) else a}')
+  if alpha is not None:
+    lines = [
+      f'{line},{value}'
+      for line, value in zip(lines, ['improvement_factor', *alpha])
+    ]
   if not finished:
     lines.pop()
   (folder / 'metrics.csv').write_text('\n'.join(lines) + '\n')

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from plots import figures
@@ -115,6 +116,38 @@ def test_compressed_runs_have_a_figure_of_their_own(tmp_path, monkeypatch):
     'AOCS, m=3 (2 seeds)',
     'AOCS, m=3, natural compression (1 seed)',
   ]
+
+
+def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
+  made_up.write_run(tmp_path / 'former', m=9)
+  with pytest.raises(SystemExit, match='no runs .* measured the improvement'):
+    draw(tmp_path, 'improvement')
+  alpha = np.linspace(0.1, 0.9, 9)
+  for seed in (0, 1):
+    made_up.write_run(
+      tmp_path / f'three{seed}', m=3, seed=seed, alpha=alpha + seed / 10
+    )
+  made_up.write_run(tmp_path / 'six', m=6, alpha=alpha)
+  made_up.write_run(tmp_path / 'full', 'full', alpha=alpha)
+  made_up.write_run(tmp_path / 'other', of=made_up.CIFAR100, alpha=alpha)
+  drawn = []
+  monkeypatch.setattr(
+    figures.panels, 'save', lambda fig, path: drawn.append(fig)
+  )
+  draw(tmp_path, 'improvement')
+  lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+  assert list(lines) == [
+    'CIFAR100, m=3 of 32',
+    'FEMNIST set 1, m=3 of 32',
+    'FEMNIST set 1, m=6 of 32',
+  ]
+  # All nine rounds are in one mean; and it is one over two seeds.
+  np.testing.assert_allclose(
+    lines['FEMNIST set 1, m=3 of 32'].get_ydata(), [0.55]
+  )
+  np.testing.assert_allclose(
+    lines['FEMNIST set 1, m=6 of 32'].get_ydata(), [0.5]
+  )
 
 
 def test_missing_and_unfinished_runs_are_named(tmp_path, capsys):
