@@ -12,6 +12,7 @@ from absl import flags
 from absl import logging
 
 import tff_ocs
+from experiments import availability as availability_lib
 from experiments import run_folder
 from experiments import training
 from tff_ocs import compression
@@ -40,6 +41,15 @@ EXPECTED_CLIENTS = flags.DEFINE_float(
   'm, the expected number of participants: how many of the n clients of the'
   ' cohort send their update, on average. With --sampling=full all send, and'
   ' only improvement_factor of the metrics depends on it.',
+)
+AVAILABILITY = flags.DEFINE_string(
+  'availability',
+  None,
+  'The probability q_i with which each client of the cohort is available, and'
+  ' computes an update: a number above 0 and at most 1, for all; or a CSV file'
+  " with the header 'client_id,q' and a line for each client of the pool. Only"
+  ' those that are available send, and updates are scaled by 1 / (q_i p_i), see'
+  ' Appendix D of the paper. If not given, all clients are available.',
 )
 MAX_ITERATIONS = flags.DEFINE_integer(
   'max_iterations',
@@ -267,19 +277,31 @@ def run(
     client_learning_rate: The paper's step size, where the flag is not given.
     own_flags: The name of the binary's module, whose flags are recorded too.
   """
-  path = os.path.join(OUTPUT_DIR.value, RUN_NAME.value or _run_name(data))
+  try:
+    availability = availability_lib.read(AVAILABILITY.value)
+  except availability_lib.AvailabilityError as error:
+    sys.exit(f'error: {error}')
+  path = os.path.join(
+    OUTPUT_DIR.value, RUN_NAME.value or _run_name(data, availability)
+  )
   try:
     folder = run_folder.RunFolder(
       path, overwrite=OVERWRITE.value, resume=RESUME.value
     )
     with folder.log():
-      _run(folder, load_task, client_learning_rate, own_flags)
+      _run(folder, load_task, client_learning_rate, own_flags, availability)
   except execution.WorkerError as error:
     sys.exit(
       f'error: {error} The same command, without --overwrite, resumes from the'
       f' last checkpoint in {path}'
     )
-  except (ImportError, OSError, client_data.DataError, SettingError) as error:
+  except (
+    ImportError,
+    OSError,
+    availability_lib.AvailabilityError,
+    client_data.DataError,
+    SettingError,
+  ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     sys.exit(
@@ -288,7 +310,7 @@ def run(
     )
 
 
-def _run(folder, load_task, default_learning_rate, own_flags):
+def _run(folder, load_task, default_learning_rate, own_flags, availability):
   learning_rate = CLIENT_LEARNING_RATE.value
   if learning_rate is None:
     learning_rate = default_learning_rate
@@ -298,6 +320,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
   settings = {
     **_settings_from_flags(own_flags),
     'client_learning_rate': learning_rate,
+    'availability': availability.setting,
   }
   _check_flags_of_algorithm()
   folder.check_settings(settings)
@@ -305,7 +328,10 @@ def _run(folder, load_task, default_learning_rate, own_flags):
     _tell(f'{folder.path} is finished; use --overwrite to run it again.')
     return
   _tell(f'Client step size: {learning_rate:g}, {source}')
-  task = _choose_validation_set(load_task())
+  task = load_task()
+  # Of the whole pool, also where clients are held out.
+  q_of_client = availability.for_clients(task.train.client_ids)
+  task = _choose_validation_set(task)
   _tell(f'Data: {task.data_name}')
   try:
     training.check_cohort(task, CLIENTS_PER_ROUND.value)
@@ -328,6 +354,7 @@ def _run(folder, load_task, default_learning_rate, own_flags):
       seed=SEED.value,
       folder=folder,
       name=SAMPLING.value,
+      availability=q_of_client,
     )
 
 
@@ -368,6 +395,7 @@ def _build_process(model, learning_rate):
     client_weighting=tff.learning.ClientWeighting[
       CLIENT_WEIGHTING.value.upper()
     ],
+    availability=AVAILABILITY.value is not None,
   )
   if ALGORITHM.value == 'dsgd':
     return tff_ocs.build_distributed_sgd_process(
@@ -423,13 +451,15 @@ def check_goes_with_tff(data_source: str, values: Mapping[str, Any]) -> None:
     )
 
 
-def _run_name(data: str) -> str:
+def _run_name(data: str, availability: availability_lib.Availability) -> str:
   m = '' if SAMPLING.value == 'full' else f'_m{EXPECTED_CLIENTS.value:g}'
   others = ''.join(
     f'_{flag.value}'
     for flag in (ALGORITHM, COMPRESSION, CLIENT_WEIGHTING)
     if flag.value != flag.default
   )
+  if availability.setting is not None:
+    others += f'_q{availability.short_name}'
   return (
     f'{data}_{SAMPLING.value}_n{CLIENTS_PER_ROUND.value}{m}{others}'
     f'_seed{SEED.value}'

@@ -17,6 +17,7 @@ from typing import Union
 
 import tqdm
 
+from experiments import availability
 from experiments import locking
 from experiments import run_folder
 
@@ -266,7 +267,7 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
     ) from error
   for name, text in job.values.items():
     # What is not recorded, such as --cache_dir, is not part of the settings.
-    if name in config and not _agrees(config[name], text):
+    if name in config and not _agrees(config[name], _as_recorded(name, text)):
       raise JobError(
         f'{folder} holds a run with --{name}={config[name]}, not {text}. Use'
         ' the same flags, or another --output_dir.'
@@ -278,6 +279,16 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
         ' here. Use the same flags, or another --output_dir.'
       )
   return _has_weights(folder)
+
+
+def _as_recorded(name: str, text: str) -> str:
+  """A flag's value, where `config.json` has it in another form."""
+  if name != 'availability':
+    return text
+  try:
+    return str(availability.read(text, folder=ROOT).setting)
+  except availability.AvailabilityError as error:
+    raise JobError(str(error)) from error
 
 
 def _agrees(recorded: Any, text: str) -> bool:

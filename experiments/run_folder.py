@@ -42,14 +42,15 @@ from experiments import writing
 from tff_ocs import execution
 
 METRICS = {
-  'training_loss': "mean loss along the clients' SGD paths, whole cohort",
+  'training_loss': "mean loss along the available clients' SGD paths",
+  'available': 'clients of the cohort that were available',
   'participants': 'clients that sent their update',
   'expected_participants': 'the sum of the probabilities',
   'num_iterations': 'executed iterations of AOCS',
   'non_finite_clients': 'clients with a NaN or infinite update, never sent',
   'improvement_factor': 'alpha^k, Eq. (15): 1 is as uniform, 0 as full',
   'relative_improvement_factor': 'gamma^k, Eq. (16)',
-  'cohort_examples': 'examples of the cohort',
+  'cohort_examples': 'examples of the available clients of the cohort',
   'uplink_bits': 'bits that the clients sent in the round',
   'cumulative_uplink_bits': 'bits sent up to and including the round',
   'seconds': 'duration of the round, without evaluation',
@@ -72,6 +73,7 @@ _WRITTEN = (
 # What all runs were before there were flags for it.
 FORMER_SETTINGS = {
   'algorithm': 'fedavg',
+  'availability': None,
   'client_weighting': 'num_examples',
   'compression': 'none',
   'dithering_bits': 4,

@@ -4,7 +4,10 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Optional
 
+import numpy as np
 import tensorflow_federated as tff
 import tqdm
 from absl import logging
@@ -44,6 +47,7 @@ def train(
   seed: int,
   folder: run_folder.RunFolder,
   name: str,
+  availability: Optional[Mapping[str, float]] = None,
 ) -> None:
   """Trains, and writes the metrics and the final weights.
 
@@ -64,6 +68,8 @@ def train(
     folder: The run's folder, started. The run goes on from its last
       checkpoint.
     name: What the progress bar calls the run.
+    availability: For a process with availability: the probability q_i of each
+      client, by its id.
 
   Raises:
     OSError: If the folder cannot be written to.
@@ -71,7 +77,7 @@ def train(
     WorkerError: If the worker cannot be started or keeps dying.
   """
   check_cohort(task, clients_per_round)
-  cohort_of = _build_cohorts(task, clients_per_round, seed)
+  cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
   evaluate = task_lib.build_evaluation(task.model, task.test)
   state, cumulative_bits = process.initialize(), 0
   progress, first_round = folder.checkpoints.load_latest(
@@ -103,6 +109,9 @@ def train(
     cumulative_bits += int(of_aggregator['uplink_bits'])
     metrics = {
       'training_loss': float(output['training_loss']),
+      'available': int(
+        of_aggregator.get('available', of_aggregator['cohort_size'])
+      ),
       'participants': int(of_aggregator['participants']),
       'expected_participants': float(of_aggregator['expected_participants']),
       'num_iterations': int(of_aggregator['num_iterations']),
@@ -144,12 +153,26 @@ def train(
 
 
 def _build_cohorts(
-  task: task_lib.Task, clients_per_round: int, seed: int
+  task: task_lib.Task,
+  clients_per_round: int,
+  seed: int,
+  availability: Optional[Mapping[str, float]],
 ) -> Callable[[int], list]:
   """A function from the round to the cohort's data, as the process takes it."""
   draw = tff.simulation.build_uniform_sampling_fn(
     task.train.client_ids, replace=False, random_seed=seed
   )
+
+  def client(client_id, round_num):
+    examples = task.train.examples(client_id)
+    data = {
+      'x': examples.x,
+      'y': examples.y,
+      'seed': simple_fedavg.client_seed(seed, round_num, client_id),
+    }
+    if availability is not None:
+      data['availability'] = np.float32(availability[client_id])
+    return data
 
   def cohort_of(round_num):
     # The largest client first, so that no core waits for it at the end.
@@ -157,13 +180,6 @@ def _build_cohorts(
       draw(round_num, clients_per_round),
       key=lambda client_id: (-task.train.num_examples[client_id], client_id),
     )
-    return [
-      {
-        'x': task.train.examples(client_id).x,
-        'y': task.train.examples(client_id).y,
-        'seed': simple_fedavg.client_seed(seed, round_num, client_id),
-      }
-      for client_id in client_ids
-    ]
+    return [client(client_id, round_num) for client_id in client_ids]
 
   return cohort_of

@@ -20,6 +20,10 @@ from tff_ocs import improvement as improvement_lib
 from tff_ocs import schemes
 
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
+# The probability q_i with which a client is available, and whether it is.
+AVAILABILITY_TYPE = tff.to_type(
+  collections.OrderedDict(q=np.float32, available=np.bool_)
+)
 
 
 class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
@@ -51,6 +55,9 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       (int32),
   *   `expected_participants` (float32): the sum of p_i over the finite clients,
   *   `num_iterations` (int32): executed iterations of AOCS, else 0,
+  *   `available` (int32), with `create_with_availability` only: the number of
+      clients that were available; they alone count in all of the above but
+      `cohort_size`,
   *   `uplink_bits` (int64): what the clients sent in this round, see
       `tff_ocs.communication`: an update counts as what `value_sum_factory`
       makes clients send,
@@ -193,6 +200,47 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       value_type, weight_type, _seeded_coin, takes_coin_seeds=True
     )
 
+  def create_with_availability(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Creates `next(state, value, weight, coin_seed, availability)`.
+
+    For cohorts of which not all clients are available (Appendix D of the
+    paper). `availability` at `CLIENTS` is an `OrderedDict` of `q` (float32),
+    the probability q_i > 0 with which the client is available, and `available`
+    (bool), whether it is: by a coin of the caller's, independent of the value
+    and of `coin_seed`. The result is
+
+        sum_{i that send} n_i / (q_i p_i) U_i / sum_{all i} n_i,
+
+    unbiased for the weighted mean over the whole cohort. The scheme computes
+    p_i from n_i ||U_i|| / q_i, which minimises the variance given who is
+    available, and counts the available clients alone. That is what is called
+    the norm of a client elsewhere, also where it is beyond float32.
+
+    A client that is not available is never sent, whatever its value, and sends
+    no scalars. Its weight, which the server of the paper knows, counts. A
+    computation with a `q` that is not above 0 and at most 1 fails.
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError: If a type is not as described.
+      ValueError: If a tensor's shape is not fully defined.
+    """
+    return self._create(
+      value_type,
+      weight_type,
+      _seeded_coin,
+      takes_coin_seeds=True,
+      takes_availability=True,
+    )
+
   def _create(
     self,
     value_type,
@@ -201,6 +249,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     *,
     counts_rounds=False,
     takes_coin_seeds=False,
+    takes_availability=False,
   ):
     """Creates the process around a coin.
 
@@ -211,6 +260,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         [0, 1).
       counts_rounds: Whether clients are told the number of the round.
       takes_coin_seeds: Whether clients have a coin_seed.
+      takes_availability: Whether they have an availability, too.
 
     Returns:
       A `tff.templates.AggregationProcess`.
@@ -222,7 +272,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     value_sum = self._value_sum_factory.create(value_type)
     bits_per_update = communication.message_bits(value_sum.next)
     weight_sum = self._weight_sum_factory.create(weight_type)
-    scalar_sum = self._scalar_sum_factory.create(_COUNTS_TYPE)
+    counts_type = _counts_type(takes_availability)
+    # What clients' scalars are counted by.
+    senders = 'available' if takes_availability else 'clients'
+    scalar_sum = self._scalar_sum_factory.create(counts_type)
     improvement = None
     if self._improvement_expected_clients is not None:
       improvement = improvement_lib.build(
@@ -231,11 +284,22 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         self._scalar_sum_factory,
       )
 
-    @tff.tensorflow.computation(value_type, weight_type)
-    def prepare(value, weight):
-      return collections.OrderedDict(
-        norm=_weighted_norm(value, weight), weight=_zero_if_not_finite(weight)
-      )
+    if takes_availability:
+
+      @tff.tensorflow.computation(value_type, weight_type, AVAILABILITY_TYPE)
+      def prepare(value, weight, availability):
+        return collections.OrderedDict(
+          norm=_norm_if_available(value, weight, availability),
+          weight=_zero_if_not_finite(weight),
+        )
+
+    else:
+
+      @tff.tensorflow.computation(value_type, weight_type)
+      def prepare(value, weight):
+        return collections.OrderedDict(
+          norm=_weighted_norm(value, weight), weight=_zero_if_not_finite(weight)
+        )
 
     client_type = collections.OrderedDict(
       value=value_type, weight=weight_type, norm=np.float32, p=np.float32
@@ -244,6 +308,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       client_type['round'] = np.int64
     if takes_coin_seeds:
       client_type['coin_seed'] = COIN_SEED_TYPE
+    if takes_availability:
+      client_type['availability'] = AVAILABILITY_TYPE
 
     @tff.tensorflow.computation(tff.to_type(client_type))
     def toss(client):
@@ -258,13 +324,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         total,
       )
 
-    @tff.tensorflow.computation(_COUNTS_TYPE, np.int32, np.int32)
+    @tff.tensorflow.computation(counts_type, np.int32, np.int32)
     def summarize(counts, num_iterations, scalars_per_client):
       def whole(name):
         # Quantised secure sums give counts that are not whole.
         return tf.cast(tf.round(counts[name]), tf.int64)
 
-      return collections.OrderedDict(
+      summary = collections.OrderedDict(
         cohort_size=tf.cast(whole('clients'), tf.int32),
         participants=tf.cast(whole('participants'), tf.int32),
         expected_participants=tf.cast(counts['probability'], tf.float32),
@@ -273,10 +339,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         uplink_bits=communication.uplink_bits(
           participants=whole('participants'),
           bits_per_update=bits_per_update,
-          cohort_size=whole('clients'),
+          cohort_size=whole(senders),
           scalars_per_client=tf.cast(scalars_per_client, tf.int64),
         ),
       )
+      if takes_availability:
+        summary['available'] = tf.cast(whole('available'), tf.int32)
+      return summary
 
     @tff.federated_computation
     def init_fn():
@@ -292,9 +361,14 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         state['round'] = tff.federated_value(np.int64(0), tff.SERVER)
       return tff.federated_zip(state)
 
-    def next_body(state, value, weight, coin_seed=None):
-      prepared = tff.federated_map(prepare, (value, weight))
-      scheme_output = scheme.next(state['scheme'], prepared['norm'])
+    def next_body(state, value, weight, coin_seed=None, availability=None):
+      if takes_availability:
+        prepared = tff.federated_map(prepare, (value, weight, availability))
+        available = availability['available']
+      else:
+        prepared = tff.federated_map(prepare, (value, weight))
+        available = None
+      scheme_output = scheme.next(state['scheme'], prepared['norm'], available)
       client = collections.OrderedDict(
         value=value,
         weight=weight,
@@ -305,6 +379,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         client['round'] = tff.federated_broadcast(state['round'])
       if takes_coin_seeds:
         client['coin_seed'] = coin_seed
+      if takes_availability:
+        client['availability'] = availability
       sent, counts = tff.federated_map(toss, tff.federated_zip(client))
       value_output = value_sum.next(state['value_sum'], sent)
       weight_output = weight_sum.next(state['weight_sum'], prepared['weight'])
@@ -320,7 +396,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       )
       if improvement is not None:
         new_state['improvement'], factors = improvement.next(
-          state['improvement'], prepared['norm'], scheme_output.probabilities
+          state['improvement'],
+          prepared['norm'],
+          scheme_output.probabilities,
+          available,
         )
       if counts_rounds:
         new_state['round'] = tff.federated_map(_add_one, state['round'])
@@ -333,7 +412,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         ),
       )
       measurements = collections.OrderedDict(
-        (name, summary[name]) for name in _SUMMARY_NAMES
+        (name, summary[name])
+        for name in tff.structure.name_list(summary.type_signature.member)
       )
       if improvement is not None:
         measurements['improvement_factor'] = factors['improvement_factor']
@@ -342,7 +422,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         ]
         measurements['improvement_bits'] = tff.federated_map(
           _bits_of_scalars,
-          (summary['cohort_size'], factors['scalars_per_client']),
+          (
+            summary['available' if takes_availability else 'cohort_size'],
+            factors['scalars_per_client'],
+          ),
         )
       clipped = _count_clipped(
         scalars=tff.federated_zip(
@@ -367,10 +450,19 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     values_type = tff.FederatedType(value_type, tff.CLIENTS)
     weights_type = tff.FederatedType(weight_type, tff.CLIENTS)
     next_types = [state_type, values_type, weights_type]
-    if takes_coin_seeds:
-      next_types.append(tff.FederatedType(COIN_SEED_TYPE, tff.CLIENTS))
+    coin_seeds_type = tff.FederatedType(COIN_SEED_TYPE, tff.CLIENTS)
+    if takes_availability:
+      availability_type = tff.FederatedType(AVAILABILITY_TYPE, tff.CLIENTS)
 
-      @tff.federated_computation(*next_types)
+      @tff.federated_computation(
+        *next_types, coin_seeds_type, availability_type
+      )
+      def next_fn(state, value, weight, coin_seed, availability):
+        return next_body(state, value, weight, coin_seed, availability)
+
+    elif takes_coin_seeds:
+
+      @tff.federated_computation(*next_types, coin_seeds_type)
       def next_fn(state, value, weight, coin_seed):
         return next_body(state, value, weight, coin_seed)
 
@@ -383,23 +475,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
-_COUNTS_TYPE = tff.to_type(
-  collections.OrderedDict(
-    clients=np.float64,
-    participants=np.float64,
-    probability=np.float64,
-    non_finite=np.float64,
+def _counts_type(takes_availability):
+  names = ['clients', 'participants', 'probability', 'non_finite']
+  if takes_availability:
+    names.append('available')
+  return tff.to_type(
+    collections.OrderedDict((name, np.float64) for name in names)
   )
-)
-
-_SUMMARY_NAMES = (
-  'cohort_size',
-  'participants',
-  'expected_participants',
-  'num_iterations',
-  'non_finite_clients',
-  'uplink_bits',
-)
 
 
 # In the measurements of `tff.aggregators.SecureSumFactory`, also deep inside.
@@ -471,6 +553,22 @@ def _weighted_norm(value, weight):
   return tf.cast(tf.abs(tf.cast(weight, tf.float64)) * norm, tf.float32)
 
 
+def _norm_if_available(value, weight, availability):
+  """n_i ||U_i||_2 / q_i of a client that is available, else 0, float32."""
+  q = availability['q']
+  check = tf.debugging.Assert(
+    tf.logical_and(q > 0, q <= 1),
+    ['The probability q of being available must lie in (0, 1], found', q],
+  )
+  with tf.control_dependencies([check]):
+    q = tf.identity(q)
+  return tf.cond(
+    availability['available'],
+    lambda: _weighted_norm(value, weight) / q,
+    lambda: tf.constant(0.0),
+  )
+
+
 def _zero_if_not_finite(weight):
   if not weight.dtype.is_floating:
     return weight
@@ -492,6 +590,8 @@ def _select(client, coin_value):
 
   def scaled():
     scale = tf.cast(client['weight'], tf.float64) / p
+    if 'availability' in client:
+      scale /= tf.cast(client['availability']['q'], tf.float64)
     return tf.nest.map_structure(lambda x: x * tf.cast(scale, x.dtype), value)
 
   def zeros():
@@ -507,6 +607,10 @@ def _select(client, coin_value):
     probability=tf.where(finite, p, 0.0),
     non_finite=tf.cast(tf.logical_not(finite), tf.float64),
   )
+  if 'availability' in client:
+    counts['available'] = tf.cast(
+      client['availability']['available'], tf.float64
+    )
   return tf.cond(sends, scaled, zeros), counts
 
 

@@ -11,6 +11,9 @@ With u = sum_i u_i, and s_i = u_i / u known to client i once u is broadcast,
 
 Each term of the two sums lies in [0, 1], whatever the norms: p_i >= m s_i
 unless p_i = 1. So they go with secure sums whose bounds are known.
+
+Where not all clients are available, the factors are of those that are, as if
+they were the cohort.
 """
 
 import collections
@@ -32,10 +35,11 @@ class ImprovementProgram(NamedTuple):
   Attributes:
     initialize: A computation without arguments that gives the state.
     next: A Python function from the federated values (state, norms,
-      probabilities) to the state and an `OrderedDict`, both at the server, of
-      `improvement_factor` and `relative_improvement_factor` (float32) and
-      `scalars_per_client` (int32), the scalars that each client sent for them;
-      to be called while a federated computation is traced.
+      probabilities, and `available` as for the schemes) to the state and an
+      `OrderedDict`, both at the server, of `improvement_factor` and
+      `relative_improvement_factor` (float32) and `scalars_per_client` (int32),
+      the scalars that each client sent for them; to be called while a federated
+      computation is traced.
   """
 
   initialize: tff.Computation
@@ -77,20 +81,11 @@ def build(
     and scheme.expected_clients == m
   )
   optimal = schemes.ApproximateOptimalSampling(m).build(scalar_sum_factory)
-  totals_type = tff.to_type(
-    collections.OrderedDict(norm=np.float64, clients=np.float64)
-  )
   terms_type = tff.to_type(
     collections.OrderedDict(variance=np.float64, square=np.float64)
   )
-  totals_process = scalar_sum_factory.create(totals_type)
+  totals_process = scalar_sum_factory.create(schemes.TOTALS_TYPE)
   terms_process = scalar_sum_factory.create(terms_type)
-
-  @tff.tensorflow.computation(np.float32)
-  def norm_and_one(norm):
-    return collections.OrderedDict(
-      norm=schemes.valid_norm(norm), clients=tf.constant(1.0, tf.float64)
-    )
 
   @tff.tensorflow.computation(np.float64, np.float32, np.float64)
   def terms(norm, p, total):
@@ -109,8 +104,9 @@ def build(
     alpha = tf.math.divide_no_nan(
       sums['variance'], (num_clients - capped_m) * sums['square']
     )
-    gamma = tf.math.divide_no_nan(
-      capped_m, alpha * (num_clients - capped_m) + capped_m
+    # Also where there is no client.
+    gamma = tf.where(
+      num_clients > capped_m, m / (alpha * (num_clients - m) + m), 1.0
     )
     return collections.OrderedDict(
       improvement_factor=tf.cast(alpha, tf.float32),
@@ -128,14 +124,14 @@ def build(
       state['optimal'] = optimal.initialize()
     return tff.federated_zip(state)
 
-  def next_fn(state, norms, probabilities):
+  def next_fn(state, norms, probabilities, available=None):
     new_state = collections.OrderedDict()
-    prepared = tff.federated_map(norm_and_one, norms)
+    prepared = schemes.norms_and_ones(norms, available)
     totals = totals_process.next(state['totals'], prepared)
     scalars = tff.federated_value(np.int32(0), tff.SERVER)
     new_state['totals'] = totals.state
     if not is_optimal:
-      output = optimal.next(state['optimal'], norms)
+      output = optimal.next(state['optimal'], norms, available)
       probabilities, scalars = output.probabilities, output.scalars_per_client
     total = tff.federated_broadcast(totals.result['norm'])
     sums = terms_process.next(

@@ -16,6 +16,11 @@ are, for every scheme:
 *   `scalars_per_client` (int32): the 32-bit scalars that each client sent.
 *   `scalar_sum`: the measurements of the inner sums, nested.
 
+Where not all clients of the cohort are available (Appendix D of the paper), the
+scheme is told which are: the others have p_i = 0, send no scalars, and do not
+count in n. The norms are then w_i ||U_i|| / q_i, with the probability q_i that
+client i is available, see `tff_ocs.aggregator`.
+
 Clients send float32 scalars; the sums are carried in float64, since C = (m - n
 + I) / P of Algorithm 2 loses digits to cancellation when n is large.
 """
@@ -37,6 +42,12 @@ from tff_ocs import probabilities as probabilities_lib
 CALIBRATION_TOLERANCE = 4 * float(np.finfo(np.float32).eps)
 
 _NORMS_TYPE = tff.FederatedType(np.float32, tff.CLIENTS)
+_AVAILABLE_TYPE = tff.FederatedType(np.bool_, tff.CLIENTS)
+
+# What clients add up to the cohort's sum of norms and its size.
+TOTALS_TYPE = tff.to_type(
+  collections.OrderedDict(norm=np.float64, clients=np.float64)
+)
 
 
 class SchemeOutput(NamedTuple):
@@ -65,12 +76,13 @@ class SchemeProgram(NamedTuple):
   Attributes:
     initialize: A computation without arguments that gives the state.
     next: A Python function from the federated values (state, norms) to a
-      `SchemeOutput`, to be called while a federated computation is traced.
-      Parts of the output that are not used cost nothing.
+      `SchemeOutput`, to be called while a federated computation is traced. With
+      a third, `available` ({bool}@CLIENTS), clients for which it is false take
+      no part. Parts of the output that are not used cost nothing.
   """
 
   initialize: tff.Computation
-  next: Callable[[tff.Value, tff.Value], SchemeOutput]
+  next: Callable[..., SchemeOutput]
 
 
 class SamplingScheme(abc.ABC):
@@ -107,12 +119,16 @@ class SamplingScheme(abc.ABC):
     scalar_sum_factory: Optional[
       tff.aggregators.UnweightedAggregationFactory
     ] = None,
+    *,
+    availability: bool = False,
   ) -> tff.templates.MeasuredProcess:
     """Creates the process from norms to probabilities.
 
     Args:
       scalar_sum_factory: Sums the clients' scalars (structures of float64). If
         not specified, `tff.aggregators.SumFactory` is used.
+      availability: Whether `next` takes, after the norms, which of the clients
+        are available, {bool}@CLIENTS.
 
     Returns:
       A `tff.templates.MeasuredProcess`.
@@ -123,11 +139,10 @@ class SamplingScheme(abc.ABC):
     """
     program = self.build(scalar_sum_factory)
 
-    @tff.federated_computation(
-      program.initialize.type_signature.result, _NORMS_TYPE
-    )
-    def next_fn(state, norms):
-      output = program.next(state, norms)
+    state_type = program.initialize.type_signature.result
+
+    def next_body(state, norms, available=None):
+      output = program.next(state, norms, available)
       measurements = collections.OrderedDict(
         num_iterations=output.num_iterations,
         expected_participants=tff.federated_map(
@@ -139,6 +154,18 @@ class SamplingScheme(abc.ABC):
       return tff.templates.MeasuredProcessOutput(
         output.state, output.probabilities, tff.federated_zip(measurements)
       )
+
+    if availability:
+
+      @tff.federated_computation(state_type, _NORMS_TYPE, _AVAILABLE_TYPE)
+      def next_fn(state, norms, available):
+        return next_body(state, norms, available)
+
+    else:
+
+      @tff.federated_computation(state_type, _NORMS_TYPE)
+      def next_fn(state, norms):
+        return next_body(state, norms)
 
     return tff.templates.MeasuredProcess(program.initialize, next_fn)
 
@@ -153,11 +180,11 @@ class FullParticipation(SamplingScheme):
     def certain(_):
       return tf.constant(1.0)
 
-    def next_fn(state, norms):
-      count = count_process.next(state, tff.federated_map(_one, norms))
+    def next_fn(state, norms, available=None):
+      count = count_process.next(state, _ones(norms, available))
       return _output(
         count.state,
-        tff.federated_map(certain, norms),
+        _zero_unless(available, tff.federated_map(certain, norms)),
         expected_participants=count.result,
         scalar_sum=count.measurements,
       )
@@ -202,13 +229,14 @@ class UniformSampling(SamplingScheme):
         tf.constant(expected_clients, tf.float64), _whole(num_clients)
       )
 
-    def next_fn(state, norms):
-      count = count_process.next(state, tff.federated_map(_one, norms))
+    def next_fn(state, norms, available=None):
+      count = count_process.next(state, _ones(norms, available))
+      p = tff.federated_map(
+        uniform, (norms, tff.federated_broadcast(count.result))
+      )
       return _output(
         count.state,
-        tff.federated_map(
-          uniform, (norms, tff.federated_broadcast(count.result))
-        ),
+        _zero_unless(available, p),
         expected_participants=tff.federated_map(expected, count.result),
         scalar_sum=count.measurements,
       )
@@ -271,8 +299,10 @@ class OptimalSampling(SamplingScheme):
       p = tf.minimum(norm / threshold, 1.0)
       return tf.cast(tf.where(norm > 0, p, 0.0), tf.float32)
 
-    def next_fn(state, norms):
-      norms = tff.federated_map(_valid_norm, norms)
+    def next_fn(state, norms, available=None):
+      # A zero more changes nothing in Eq. (7): m + l - n and the sums are as
+      # without it.
+      norms = tff.federated_map(_valid_norm, _zero_unless(available, norms))
       all_norms = tff.federated_aggregate(
         norms,
         no_norms(),
@@ -332,21 +362,12 @@ class ApproximateOptimalSampling(SamplingScheme):
 
   def build(self, scalar_sum_factory=None):
     m = self.expected_clients
-    totals_type = tff.to_type(
-      collections.OrderedDict(norm=np.float64, clients=np.float64)
-    )
     unsure_type = tff.to_type(
       collections.OrderedDict(clients=np.float64, probability=np.float64)
     )
-    totals_process = _create_sum(scalar_sum_factory, totals_type)
+    totals_process = _create_sum(scalar_sum_factory, TOTALS_TYPE)
     unsure_process = _create_sum(scalar_sum_factory, unsure_type)
     expected_process = _create_sum(scalar_sum_factory, np.float64)
-
-    @tff.tensorflow.computation(np.float32)
-    def norm_and_one(norm):
-      return collections.OrderedDict(
-        norm=valid_norm(norm), clients=tf.constant(1.0, tf.float64)
-      )
 
     def unsure_part(p):
       """What a client sends in one iteration: (1, p_i) or (0, 0)."""
@@ -357,10 +378,14 @@ class ApproximateOptimalSampling(SamplingScheme):
         probability=tf.where(unsure, _through_float32(p), 0.0),
       )
 
-    @tff.tensorflow.computation(np.float64, totals_type)
-    def first_probability(norm, totals):
+    @tff.tensorflow.computation(TOTALS_TYPE, TOTALS_TYPE)
+    def first_probability(client, totals):
+      norm = client['norm']
       p = tf.minimum(m * tf.math.divide_no_nan(norm, totals['norm']), 1.0)
       sure = tf.logical_and(norm > 0, _whole(totals['clients']) <= m)
+      # As if it were sure a client that is not available stays out of the
+      # iterations, with (0, 0).
+      sure = tf.logical_or(sure, tf.equal(client['clients'], 0))
       p = tf.where(sure, tf.constant(1.0, tf.float64), p)
       return p, unsure_part(p)
 
@@ -375,7 +400,7 @@ class ApproximateOptimalSampling(SamplingScheme):
       )
     )
 
-    @tff.tensorflow.computation(totals_type)
+    @tff.tensorflow.computation(TOTALS_TYPE)
     def before_first_iteration(totals):
       return collections.OrderedDict(
         factor=tf.constant(1.0, tf.float64),
@@ -383,7 +408,7 @@ class ApproximateOptimalSampling(SamplingScheme):
         num_iterations=tf.constant(0, tf.int32),
       )
 
-    @tff.tensorflow.computation(progress_type, totals_type, unsure_type)
+    @tff.tensorflow.computation(progress_type, TOTALS_TYPE, unsure_type)
     def iterate(progress, totals, unsure):
       factor = tf.math.divide_no_nan(
         m - _whole(totals['clients'] - unsure['clients']),
@@ -416,12 +441,11 @@ class ApproximateOptimalSampling(SamplingScheme):
         )
       )
 
-    def next_fn(state, norms):
-      norms = tff.federated_map(norm_and_one, norms)
-      totals = totals_process.next(state['totals'], norms)
+    def next_fn(state, norms, available=None):
+      clients = norms_and_ones(norms, available)
+      totals = totals_process.next(state['totals'], clients)
       p, unsure = tff.federated_map(
-        first_probability,
-        (norms['norm'], tff.federated_broadcast(totals.result)),
+        first_probability, (clients, tff.federated_broadcast(totals.result))
       )
       progress = tff.federated_map(before_first_iteration, totals.result)
       unsure_states, unsure_measurements = [], []
@@ -436,6 +460,7 @@ class ApproximateOptimalSampling(SamplingScheme):
           recalibrated_probability,
           (p, tff.federated_broadcast(progress['factor'])),
         )
+      p = _zero_unless(available, p)
       expected = expected_process.next(state['expected'], p)
       return _output(
         tff.federated_zip(
@@ -468,6 +493,40 @@ class ApproximateOptimalSampling(SamplingScheme):
       f'expected_clients={self.expected_clients:g},'
       f' max_iterations={self._max_iterations})'
     )
+
+
+def norms_and_ones(norms, available=None) -> tff.Value:
+  """What each client adds to the totals: zeros if it is not available.
+
+  Args:
+    norms: {float32}@CLIENTS.
+    available: {bool}@CLIENTS; if not specified, all are.
+
+  Returns:
+    The structures of `TOTALS_TYPE`, at the clients.
+  """
+  if available is None:
+    return tff.federated_map(_norm_and_one, norms)
+  return tff.federated_map(_norm_and_one_if_available, (norms, available))
+
+
+def _ones(norms, available):
+  """1.0 for each client, or 0.0 if it is not available, as float64."""
+  if available is None:
+    return tff.federated_map(_one, norms)
+  return tff.federated_map(_one_if_available, available)
+
+
+def _zero_unless(available, x):
+  """What clients have, at the clients; 0 for those that are not available."""
+  if available is None:
+    return x
+
+  @tff.tensorflow.computation(np.bool_, x.type_signature.member)
+  def select(available, x):
+    return tf.where(available, x, tf.zeros_like(x))
+
+  return tff.federated_map(select, (available, x))
 
 
 def _create_sum(scalar_sum_factory, value_type):
@@ -550,6 +609,26 @@ def _valid_norm(norm):
 @tff.tensorflow.computation(np.float32)
 def _one(_):
   return tf.constant(1.0, tf.float64)
+
+
+@tff.tensorflow.computation(np.bool_)
+def _one_if_available(available):
+  return tf.cast(available, tf.float64)
+
+
+@tff.tensorflow.computation(np.float32)
+def _norm_and_one(norm):
+  return collections.OrderedDict(
+    norm=valid_norm(norm), clients=tf.constant(1.0, tf.float64)
+  )
+
+
+@tff.tensorflow.computation(np.float32, np.bool_)
+def _norm_and_one_if_available(norm, available):
+  return collections.OrderedDict(
+    norm=tf.where(available, valid_norm(norm), 0.0),
+    clients=tf.cast(available, tf.float64),
+  )
 
 
 @tff.tensorflow.computation(np.float32)

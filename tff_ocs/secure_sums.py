@@ -156,6 +156,7 @@ _NAMES_OF_OTHERS = (
   'non_finite',
   'variance',
   'square',
+  'available',
 )
 
 
@@ -194,7 +195,7 @@ def propose_bounds(
   Args:
     max_update_norm: The largest norm ||U_i|| of an update over all tensors;
       `tff.aggregators.clipping_factory` around `ClientSamplingFactory` sees to
-      it.
+      it. Where not all clients are available, over the smallest q_i.
     max_weight: The largest weight n_i of a client, such as its number of
       examples.
     cohort_size: The size n of the cohort, or the largest.

@@ -57,6 +57,7 @@ def build_federated_averaging_process(
   scalar_sum_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  availability: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds Federated Averaging with client sampling (Algorithm 3).
 
@@ -71,14 +72,17 @@ def build_federated_averaging_process(
   *   `x`, `y`: the client's examples, as `model.input_spec` says, with the
       number of examples, which may be 0, as the first dimension;
   *   `seed`: an int64 array of shape [2] that decides the client's shuffles and
-      its coin, see `client_seed`.
+      its coins, see `client_seed`;
+  *   `availability`, with `availability=True` only: the probability q_i with
+      which the client is available (float32, above 0 and at most 1).
 
   It returns the new state and an `OrderedDict` of metrics, at the server:
 
   *   `training_loss` (float32): the mean loss along the clients' SGD paths,
       over all examples of all clients of the cohort whose loss is finite, sent
       or not; NaN if there is none;
-  *   `num_examples` (int64): of the whole cohort;
+  *   `num_examples` (int64): of the whole cohort; as in the loss, clients that
+      are not available, and so do not train, are left out;
   *   `aggregator`: the aggregation process' own measurements.
 
   Args:
@@ -99,6 +103,13 @@ def build_federated_averaging_process(
     scalar_sum_factory: Sums the clients' losses and numbers of examples
       (structures of float64) and, where `sampling` is a scheme, the scheme's
       scalars. If not specified, `tff.aggregators.SumFactory` is used.
+    availability: Whether each client is available with a known probability
+      only (Appendix D of the paper), see
+      `tff_ocs.ClientSamplingFactory.create_with_availability`. Who is, depends
+      on the clients' `seed` alone, so that methods under comparison share it.
+      The aggregate is unbiased for that of the whole cohort: weights of clients
+      that are not available count, so a function `client_weighting` is given no
+      `loss`. If nobody is available, the server makes no step.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -131,6 +142,7 @@ def build_federated_averaging_process(
     server_learning_rate,
     client_weighting,
     scalar_sum_factory,
+    availability,
   )
 
 
@@ -146,6 +158,7 @@ def build_distributed_sgd_process(
   scalar_sum_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  availability: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds distributed SGD with client sampling, Eq. (2) of the paper.
 
@@ -163,6 +176,7 @@ def build_distributed_sgd_process(
       gradient is of. With `None`, or on a client with fewer, of all.
     client_weighting: As for `build_federated_averaging_process`.
     scalar_sum_factory: As for `build_federated_averaging_process`.
+    availability: Likewise.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -184,6 +198,7 @@ def build_distributed_sgd_process(
     learning_rate,
     client_weighting,
     scalar_sum_factory,
+    availability,
   )
 
 
@@ -210,6 +225,21 @@ def client_seed(experiment_seed: int, round_num: int, client_id: str):
   return sequence.generate_state(2, np.uint64).view(np.int64)
 
 
+def availability_coin(seed):
+  """The coin that decides whether a client is available.
+
+  Args:
+    seed: The client's seed in the round, an int64 tensor of shape [2].
+
+  Returns:
+    A float64 in [0, 1), independent of the client's shuffles and of the coin
+    with which it sends. The client is available where it is below q_i.
+  """
+  return tf.random.stateless_uniform(
+    [], tf.random.experimental.stateless_fold_in(seed, 1), dtype=tf.float64
+  )
+
+
 def _build_process(
   model,
   sampling,
@@ -217,6 +247,7 @@ def _build_process(
   server_learning_rate,
   client_weighting,
   scalar_sum_factory,
+  availability,
 ):
   """Builds the process around `local_update(weights, examples, seed)`.
 
@@ -227,6 +258,7 @@ def _build_process(
     server_learning_rate: The server's step size.
     client_weighting: As for the public functions.
     scalar_sum_factory: Likewise.
+    availability: Likewise.
 
   Returns:
     A `tff.templates.IterativeProcess`.
@@ -263,13 +295,21 @@ def _build_process(
   update_type = weights_type.trainable
   weight_type = tff.TensorType(np.float32)
   x_spec, y_spec = model.input_spec
-  client_type = tff.types.tensorflow_to_type(
-    collections.OrderedDict(
-      x=x_spec, y=y_spec, seed=tf.TensorSpec([2], tf.int64)
-    )
+  client_spec = collections.OrderedDict(
+    x=x_spec, y=y_spec, seed=tf.TensorSpec([2], tf.int64)
   )
+  if availability:
+    client_spec['availability'] = tf.TensorSpec([], tf.float32)
+  client_type = tff.types.tensorflow_to_type(client_spec)
   takes_coin_seeds = isinstance(sampling, aggregator_lib.ClientSamplingFactory)
-  if takes_coin_seeds:
+  if availability and not takes_coin_seeds:
+    raise TypeError(
+      'availability=True needs, as sampling, a scheme or a'
+      f' tff_ocs.ClientSamplingFactory, found {sampling!r}.'
+    )
+  if availability:
+    aggregator = sampling.create_with_availability(update_type, weight_type)
+  elif takes_coin_seeds:
     aggregator = sampling.create_with_coin_seeds(update_type, weight_type)
   else:
     aggregator = sampling.create(update_type, weight_type)
@@ -283,16 +323,23 @@ def _build_process(
   @tff.tensorflow.computation(weights_type, client_type)
   def client_update(weights, client):
     seed = tf.random.experimental.stateless_split(client['seed'], 2)
-    update, losses, num_losses = local_update(
-      weights, (client['x'], client['y']), seed[0]
-    )
-    finite = tf.math.is_finite(losses)
-    num_examples = _num_examples(client['y'])
+    x, y = client['x'], client['y']
     known = collections.OrderedDict(
-      num_examples=tf.cast(num_examples, tf.float32),
-      loss=losses / num_losses,
+      num_examples=tf.cast(_num_examples(y), tf.float32)
     )
-    return collections.OrderedDict(
+    if availability:
+      q = client['availability']
+      available = availability_coin(client['seed']) < tf.cast(q, tf.float64)
+      # Without examples a client does nothing, and has the update 0.
+      x, y = tf.nest.map_structure(
+        lambda t: t[: tf.where(available, tf.shape(t)[0], 0)], (x, y)
+      )
+    update, losses, num_losses = local_update(weights, (x, y), seed[0])
+    finite = tf.math.is_finite(losses)
+    num_examples = _num_examples(y)
+    if not availability:
+      known['loss'] = losses / num_losses
+    result = collections.OrderedDict(
       update=update,
       weight=client_weight(known),
       coin_seed=seed[1],
@@ -302,6 +349,9 @@ def _build_process(
         num_examples=tf.cast(num_examples, tf.float64),
       ),
     )
+    if availability:
+      result['availability'] = collections.OrderedDict(q=q, available=available)
+    return result
 
   @tff.tensorflow.computation(
     weights_type, aggregator.next.type_signature.result.result.member
@@ -350,6 +400,8 @@ def _build_process(
     inputs = [state.aggregator, output['update'], output['weight']]
     if takes_coin_seeds:
       inputs.append(output['coin_seed'])
+    if availability:
+      inputs.append(output['availability'])
     aggregate = aggregator.next(*inputs)
     weights = tff.federated_map(
       server_update, (state.weights, aggregate.result)
@@ -385,7 +437,14 @@ def _client_weight_fn(client_weighting):
     )
 
   def weight(known):
-    result = tf.cast(client_weighting(known), tf.float32)
+    try:
+      result = client_weighting(known)
+    except KeyError as error:
+      raise ValueError(
+        f'client_weighting must do with {", ".join(known)} of a client, found'
+        f' that it asks for {error}.'
+      ) from error
+    result = tf.cast(result, tf.float32)
     if result.shape.rank != 0:
       raise TypeError(
         'client_weighting must return a scalar, found the shape'

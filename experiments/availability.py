@@ -1,0 +1,151 @@
+"""With which probability q_i each client is available: `--availability`."""
+
+import csv
+import hashlib
+import io
+import pathlib
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import NamedTuple
+from typing import Optional
+from typing import Union
+
+import numpy as np
+
+_HEADER = ['client_id', 'q']
+# Clients compute with float32.
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+class AvailabilityError(ValueError):
+  """Raised if `--availability` is not as it should be."""
+
+
+class Availability(NamedTuple):
+  """The value of the flag, read.
+
+  Attributes:
+    flag: The flag as it was given, for messages.
+    setting: What a run records of it: a number; or the SHA-256 of a file, which
+      is the same wherever the file is; or `None`.
+    of_client: Where there is a file: q by the client's id.
+  """
+
+  flag: str
+  setting: Union[float, str, None]
+  of_client: Optional[Mapping[str, float]] = None
+
+  @property
+  def short_name(self) -> str:
+    """Tells it from others, in the name of a run's folder."""
+    if self.of_client is None:
+      return f'{self.setting:g}'
+    return self.setting.split(':')[1][:8]
+
+  def for_clients(
+    self, client_ids: Iterable[str]
+  ) -> Optional[Mapping[str, float]]:
+    """The probabilities of the pool's clients.
+
+    Args:
+      client_ids: The ids of all clients of the pool.
+
+    Returns:
+      q by the client's id; `None` if the flag is not given.
+
+    Raises:
+      AvailabilityError: If the file has not exactly these clients.
+    """
+    if self.setting is None:
+      return None
+    if self.of_client is None:
+      return dict.fromkeys(client_ids, self.setting)
+    client_ids = list(client_ids)
+    missing = [name for name in client_ids if name not in self.of_client]
+    if missing:
+      raise AvailabilityError(
+        f'{self.flag} has no line for the client {missing[0]!r}; it must have'
+        f' one for each of the {len(client_ids)} clients of the pool, and lacks'
+        f' {len(missing)}.'
+      )
+    unknown = set(self.of_client) - set(client_ids)
+    if unknown:
+      line, name = next(
+        (line, name)
+        for line, name in enumerate(self.of_client, start=2)
+        if name in unknown
+      )
+      raise AvailabilityError(
+        f'{self.flag}, line {line}: there is no client {name!r} in the pool,'
+        f' which has the clients {client_ids[0]!r} to {client_ids[-1]!r}.'
+      )
+    return self.of_client
+
+
+def read(text: Optional[str], folder: str = '.') -> Availability:
+  """Reads the value of the flag, and the file that it names.
+
+  Args:
+    text: A number, above 0 and at most 1; or the path of a CSV file with the
+      header 'client_id,q' and a line for each client of the pool; or `None`.
+    folder: What the path is relative to, if it is.
+
+  Returns:
+    The `Availability`.
+
+  Raises:
+    AvailabilityError: If the number, or a line of the file, is not as
+      described, or the file cannot be read.
+  """
+  flag = f'--availability={text}'
+  if text is None:
+    return Availability(flag, None)
+  try:
+    constant = float(text)
+  except ValueError:
+    return _read_file(flag, pathlib.Path(folder, text))
+  if not _SMALLEST <= constant <= 1:
+    raise AvailabilityError(
+      f'{flag} must be above 0 and at most 1, or the path of a file.'
+    )
+  return Availability(flag, constant)
+
+
+def _read_file(flag, path):
+  try:
+    content = path.read_bytes()
+    # As spreadsheets write it, with a byte order mark.
+    lines = list(csv.reader(io.StringIO(content.decode('utf-8-sig'))))
+  except (OSError, UnicodeDecodeError, csv.Error) as error:
+    raise AvailabilityError(
+      f'{flag} is neither a number nor a CSV file that can be read: {error}'
+    ) from error
+  if not lines or lines[0] != _HEADER:
+    raise AvailabilityError(
+      f'{flag}, line 1: the header must be client_id,q, found'
+      f' {",".join(lines[0]) if lines else ""!r}.'
+    )
+  of_client = {}
+  for number, fields in enumerate(lines[1:], start=2):
+    where = f'{flag}, line {number}'
+    if len(fields) != 2:
+      raise AvailabilityError(
+        f'{where}: a line must be client_id,q, found {",".join(fields)!r}.'
+      )
+    client_id, q = fields
+    if client_id in of_client:
+      raise AvailabilityError(
+        f'{where}: the client {client_id!r} is there twice.'
+      )
+    try:
+      of_client[client_id] = float(q)
+    except ValueError:
+      raise AvailabilityError(
+        f'{where}: q must be a number, found {q!r}.'
+      ) from None
+    if not _SMALLEST <= of_client[client_id] <= 1:
+      raise AvailabilityError(
+        f'{where}: q must be above 0 and at most 1, found {q}.'
+      )
+  digest = hashlib.sha256(content).hexdigest()
+  return Availability(flag, f'sha256:{digest}', of_client=of_client)
