@@ -168,14 +168,19 @@ def truncate(path, num_bytes):
   os.truncate(path, path.stat().st_size - num_bytes)
 
 
+def cut_within_line(path, index):
+  lines = path.read_bytes().splitlines(keepends=True)
+  os.truncate(path, sum(map(len, lines[:index])) + len(lines[index]) // 2)
+
+
 @pytest.mark.parametrize(
   'damage, lost_rounds, expected_round',
   [
     (lambda path: None, 0, 4),
     # Within the last line; and all of it, and of the one before a half.
     (lambda path: truncate(path, 1), 1, 4),
-    (lambda path: truncate(path, 70), 2, 2),
-    (lambda path: truncate(path, 150), 4, 0),
+    (lambda path: cut_within_line(path, -2), 2, 2),
+    (lambda path: cut_within_line(path, -4), 4, 0),
     (lambda path: os.truncate(path, 0), 5, 0),
     (lambda path: path.unlink(), 5, 0),
     (lambda path: path.write_bytes(bytes(range(256))), 5, 0),
