@@ -602,6 +602,35 @@ def test_largest_first_order_of_the_appendix_is_not_optimal():
   )
 
 
+# Many rounds at once.
+
+
+@pytest.mark.parametrize('m', (0.5, 1, 3, 3.7, 12, 20))
+def test_batches_equal_their_rounds(m):
+  rng = np.random.default_rng(5)
+  norms = rng.lognormal(0, 2, (7, 11, 12)) * rng.integers(0, 2, (7, 11, 12))
+  norms[0, 0] = 0
+  norms[0, 1] = 1
+  norms[0, 2] = [1e100] + [1.0] * 11
+  norms[0, 3] = [0.0] * 10 + [2.0, 7.0]
+  optimal = probabilities.batch_probabilities(norms, m)
+  approximate = probabilities.batch_probabilities(norms, m, 2)
+  p = rng.uniform(0.1, 1, norms.shape)
+  variances = probabilities.batch_sampling_variance(norms, p)
+  assert optimal.shape == approximate.shape == norms.shape
+  assert variances.shape == (7, 11)
+  for index in np.ndindex(7, 11):
+    u = norms[index]
+    np.testing.assert_array_equal(
+      optimal[index], probabilities.optimal_probabilities(u, m)
+    )
+    np.testing.assert_array_equal(
+      approximate[index],
+      probabilities.approximate_probabilities(u, m, 2).probabilities,
+    )
+    assert variances[index] == probabilities.sampling_variance(u, p[index])
+
+
 # Arguments.
 
 
@@ -667,6 +696,21 @@ def test_largest_first_order_of_the_appendix_is_not_optimal():
       lambda: probabilities.optimal_probabilities([[1.0]], 1),
       ValueError,
       r'norms must be a 1-D array .* found the shape \(1, 1\)',
+    ),
+    (
+      lambda: probabilities.batch_probabilities(1.0, 1),
+      ValueError,
+      r'norms must be an array of shape \[\.\.\., n\] .* the shape \(\)',
+    ),
+    (
+      lambda: probabilities.batch_probabilities([[1.0, math.nan]], 1),
+      ValueError,
+      r'norms must be finite and at least 0, found nan',
+    ),
+    (
+      lambda: probabilities.batch_sampling_variance([[1.0]], [1.0]),
+      ValueError,
+      r'shape of norms, \(1, 1\), found \(1,\)',
     ),
     (
       lambda: probabilities.approximate_probabilities([1.0, -2.0], 1),

@@ -7,7 +7,8 @@ Symbols: n clients form the cohort of a round and m of them are expected to
 send. Client i has the weight w_i and the update U_i, and `norms` holds the
 weighted norms u_i = w_i ||U_i||_2, a 1-D array of shape [n]. All that is
 computed here depends on the u_i up to a common factor only, so weights need not
-be normalised.
+be normalised. `batch_probabilities` and `batch_sampling_variance` take many
+rounds at once, an array of shape [..., n].
 
 A client with u_i = 0 has nothing to send: OCS and AOCS give it the
 probability 0, for every m.
@@ -16,6 +17,7 @@ probability 0, for every m.
 import math
 import numbers
 from typing import NamedTuple
+from typing import Optional
 
 import numpy as np
 
@@ -90,10 +92,25 @@ def _check_norms(norms) -> np.ndarray:
       'norms must be a 1-D array with one entry for each client, found the'
       f' shape {norms.shape}.'
     )
+  _check_norm_values(norms)
+  return norms
+
+
+def _check_batch(norms) -> np.ndarray:
+  norms = np.asarray(norms, dtype=np.float64)
+  if norms.ndim == 0 or norms.size == 0:
+    raise ValueError(
+      'norms must be an array of shape [..., n] with one entry for each client'
+      f' of each round, found the shape {norms.shape}.'
+    )
+  _check_norm_values(norms)
+  return norms
+
+
+def _check_norm_values(norms):
   if not np.all(np.isfinite(norms)) or np.any(norms < 0):
     bad = norms[~(np.isfinite(norms) & (norms >= 0))]
     raise ValueError(f'norms must be finite and at least 0, found {bad[0]}.')
-  return norms
 
 
 def _check_num_clients(num_clients: int) -> int:
@@ -111,8 +128,12 @@ def _check_num_clients(num_clients: int) -> int:
 
 def _scaled_to_one(norms: np.ndarray) -> np.ndarray:
   """Divides by the largest norm, so that no sum or square overflows."""
-  largest = norms.max()
-  return norms / largest if largest > 0 else norms
+  return _divided(norms, norms.max(axis=-1, keepdims=True))
+
+
+def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Divides, and gives 0 where `b`, which is not negative, is 0."""
+  return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
 
 
 def uniform_probabilities(
@@ -158,16 +179,23 @@ def sampling_threshold(norms, expected_clients: float) -> float:
   """
   norms = _check_norms(norms)
   expected_clients = check_expected_clients(expected_clients)
-  num_clients = norms.size
-  largest = norms.max()
-  if expected_clients >= num_clients or largest == 0:
-    return 0.0
-  ascending = np.sort(_scaled_to_one(norms))
-  sums = np.cumsum(ascending)
+  return float(
+    norms.max() * _thresholds(_scaled_to_one(norms), expected_clients)[0]
+  )
+
+
+def _thresholds(norms: np.ndarray, expected_clients: float) -> np.ndarray:
+  """The tau of each round, [..., 1], for norms in [0, 1] of shape [..., n]."""
+  num_clients = norms.shape[-1]
+  if expected_clients >= num_clients:
+    return np.zeros((*norms.shape[:-1], 1))
+  ascending = np.sort(norms, axis=-1)
+  sums = np.cumsum(ascending, axis=-1)
   unsaturated = expected_clients + np.arange(1 - num_clients, 1)  # m + l - n
   holds = (unsaturated > 0) & (unsaturated * ascending <= sums)
-  last = np.flatnonzero(holds)[-1]  # the largest such l is last + 1
-  return float(largest * (sums[last] / unsaturated[last]))
+  # The largest such l is last + 1.
+  last = num_clients - 1 - np.argmax(holds[..., ::-1], axis=-1)[..., np.newaxis]
+  return np.take_along_axis(sums, last, axis=-1) / unsaturated[last]
 
 
 def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
@@ -189,11 +217,16 @@ def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
     TypeError: If an argument is not a number of its kind.
     ValueError: If an argument is out of range.
   """
-  norms = _scaled_to_one(_check_norms(norms))
-  threshold = sampling_threshold(norms, expected_clients)
-  if threshold == 0:
-    return (norms > 0).astype(np.float64)
-  return np.minimum(norms / threshold, 1.0)
+  norms = _check_norms(norms)
+  return _optimal(norms, check_expected_clients(expected_clients))
+
+
+def _optimal(norms, expected_clients):
+  norms = _scaled_to_one(norms)
+  thresholds = _thresholds(norms, expected_clients)
+  return np.where(
+    thresholds > 0, np.minimum(_divided(norms, thresholds), 1.0), norms > 0
+  )
 
 
 def approximate_probabilities(
@@ -222,31 +255,60 @@ def approximate_probabilities(
   norms = _check_norms(norms)
   expected_clients = check_expected_clients(expected_clients)
   max_iterations = check_max_iterations(max_iterations)
-  num_clients = norms.size
-  scaled = _scaled_to_one(norms)
-  total = scaled.sum()
+  p, num_iterations = _approximate(norms, expected_clients, max_iterations)
+  return ApproximateProbabilities(p, int(num_iterations))
+
+
+def _approximate(norms, expected_clients, max_iterations):
+  norms = _scaled_to_one(norms)
+  num_clients = norms.shape[-1]
+  num_iterations = np.zeros(norms.shape[:-1], np.int64)
   if expected_clients >= num_clients:
-    return ApproximateProbabilities((scaled > 0).astype(np.float64), 0)
-  elif total == 0:
-    p = np.zeros(num_clients)
-  else:
-    p = np.minimum(expected_clients * (scaled / total), 1.0)
+    return (norms > 0).astype(np.float64), num_iterations
+  shares = _divided(norms, norms.sum(axis=-1, keepdims=True))
+  p = np.minimum(expected_clients * shares, 1.0)
   # A sum of n float64 terms is known up to n roundings.
   tolerance = num_clients * np.finfo(np.float64).eps
-  num_iterations = 0
-  while num_iterations < max_iterations:
-    num_iterations += 1
+  goes_on = np.ones((*norms.shape[:-1], 1), np.bool_)
+  for _ in range(max_iterations):
+    num_iterations += goes_on[..., 0]
     unsure = p < 1
-    rescalable = p[unsure].sum()
-    if rescalable == 0:
-      break
+    rescalable = p.sum(axis=-1, keepdims=True, where=unsure)
     # m - n + I, with the integers first: m - n alone is rounded, and m may be
     # far below n.
-    factor = (expected_clients - (num_clients - unsure.sum())) / rescalable
-    if factor <= 1 + tolerance:
+    num_sure = num_clients - unsure.sum(axis=-1, keepdims=True)
+    factors = _divided(expected_clients - num_sure, rescalable)
+    goes_on &= factors > 1 + tolerance
+    if not goes_on.any():
       break
-    p[unsure] = np.minimum(factor * p[unsure], 1.0)
-  return ApproximateProbabilities(p, num_iterations)
+    p = np.where(goes_on & unsure, np.minimum(factors * p, 1.0), p)
+  return p, num_iterations
+
+
+def batch_probabilities(
+  norms, expected_clients: float, max_iterations: Optional[int] = None
+) -> np.ndarray:
+  """`optimal_probabilities` or `approximate_probabilities` of many rounds.
+
+  Args:
+    norms: The weighted norms u_i >= 0, of shape [..., n].
+    expected_clients: The expected number m > 0 of clients that send.
+    max_iterations: The limit j_max of Algorithm 2 (AOCS). If not given, the
+      probabilities are those of Eq. (7) (OCS).
+
+  Returns:
+    A float64 array of the shape of `norms`.
+
+  Raises:
+    TypeError: If an argument is not a number of its kind.
+    ValueError: If an argument is out of range.
+  """
+  norms = _check_batch(norms)
+  expected_clients = check_expected_clients(expected_clients)
+  if max_iterations is None:
+    return _optimal(norms, expected_clients)
+  max_iterations = check_max_iterations(max_iterations)
+  return _approximate(norms, expected_clients, max_iterations)[0]
 
 
 def sampling_variance(norms, probabilities) -> float:
@@ -266,7 +328,26 @@ def sampling_variance(norms, probabilities) -> float:
   Raises:
     ValueError: If an argument is out of range or the shapes differ.
   """
-  norms = _check_norms(norms)
+  return float(_variance(_check_norms(norms), probabilities))
+
+
+def batch_sampling_variance(norms, probabilities) -> np.ndarray:
+  """`sampling_variance` of many rounds.
+
+  Args:
+    norms: The weighted norms u_i >= 0, of shape [..., n].
+    probabilities: The probabilities p_i in [0, 1], of the same shape.
+
+  Returns:
+    A float64 array of shape [...].
+
+  Raises:
+    ValueError: If an argument is out of range or the shapes differ.
+  """
+  return _variance(_check_batch(norms), probabilities)
+
+
+def _variance(norms, probabilities):
   probabilities = np.asarray(probabilities, dtype=np.float64)
   if probabilities.shape != norms.shape:
     raise ValueError(
@@ -276,12 +357,12 @@ def sampling_variance(norms, probabilities) -> float:
   if not np.all((probabilities >= 0) & (probabilities <= 1)):
     bad = probabilities[~((probabilities >= 0) & (probabilities <= 1))]
     raise ValueError(f'probabilities must lie in [0, 1], found {bad[0]}.')
-  sends = norms > 0
-  norms, probabilities = norms[sends], probabilities[sends]
+  # A zero norm adds 0 whatever its p_i.
+  probabilities = np.where(norms > 0, probabilities, 1.0)
   with np.errstate(divide='ignore'):
     odds_against = (1 - probabilities) / probabilities
   # Not times norms**2, which may overflow: 0 x inf is NaN.
-  return float(np.sum(odds_against * norms * norms))
+  return np.sum(odds_against * norms * norms, axis=-1)
 
 
 def improvement_factor(norms, expected_clients: float) -> float:

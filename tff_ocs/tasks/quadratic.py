@@ -1,0 +1,312 @@
+"""Problems of which everything in the paper's theorems is known.
+
+Clients' functions f_i of x in R^d, with f(x) = sum_i w_i f_i(x): quadratics for
+Theorems 13 and 17 (strongly convex), and tilted wells for Theorems 15 and 18
+(non-convex). The constants are exact, not estimates.
+
+The gradient noise xi_i is normal, with E||xi_i||^2 = M ||grad f_i||^2 +
+sigma^2: in Assumptions 7 and 8 the bound holds with equality.
+
+Arrays of points have the shape [..., d], and [..., n, d] where each client has
+its own.
+"""
+
+import abc
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem(abc.ABC):
+  """Clients' functions with known constants.
+
+  Attributes:
+    weights: The w_i > 0, of shape [n]; their sum is 1.
+    smoothness: L, such that every f_i is L-smooth.
+    noise_slope: M of Assumptions 7 and 8.
+    noise_variance: sigma^2 of Assumptions 7 and 8.
+  """
+
+  weights: np.ndarray
+  smoothness: float
+  noise_slope: float
+  noise_variance: float
+
+  def __post_init__(self):
+    if not np.isclose(self.weights.sum(), 1) or np.any(self.weights <= 0):
+      raise ValueError(
+        'weights must be above 0 and have the sum 1, found'
+        f' {self.weights.min()} to {self.weights.max()} with the sum'
+        f' {self.weights.sum()}.'
+      )
+    if self.noise_slope < 0 or self.noise_variance < 0:
+      raise ValueError(
+        'noise_slope and noise_variance must be at least 0, found'
+        f' {self.noise_slope} and {self.noise_variance}.'
+      )
+
+  @property
+  @abc.abstractmethod
+  def dimension(self) -> int:
+    """The d of R^d."""
+
+  @property
+  @abc.abstractmethod
+  def minimiser(self) -> np.ndarray:
+    """The minimiser x* of f, of shape [d]."""
+
+  @abc.abstractmethod
+  def client_values(self, points: np.ndarray) -> np.ndarray:
+    """f_i at a point of each client: [..., n, d] to [..., n]."""
+
+  @abc.abstractmethod
+  def client_gradients(self, points: np.ndarray) -> np.ndarray:
+    """The gradient of f_i at a point of each client: both [..., n, d]."""
+
+  @property
+  def num_clients(self) -> int:
+    """The number n of clients."""
+    return self.weights.size
+
+  @property
+  def largest_weight(self) -> float:
+    """W = max w_i."""
+    return self.weights.max()
+
+  @property
+  def minimum(self) -> float:
+    """f* = f(x*)."""
+    return float(self.value(self.minimiser))
+
+  def value(self, x: np.ndarray) -> np.ndarray:
+    """f(x): [..., d] to [...]."""
+    return self.client_values(x[..., np.newaxis, :]) @ self.weights
+
+  def gradient(self, x: np.ndarray) -> np.ndarray:
+    """The gradient of f at x: both [..., d]."""
+    return self.weights @ self.client_gradients(x[..., np.newaxis, :])
+
+  def noisy_gradients(
+    self, points: np.ndarray, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Draws the clients' stochastic gradients g_i.
+
+    Args:
+      points: A point of each client, [..., n, d].
+      rng: Where the noise comes from.
+
+    Returns:
+      grad f_i + xi_i, [..., n, d].
+    """
+    gradients = self.client_gradients(points)
+    second_moments = (
+      self.noise_slope * np.sum(gradients**2, axis=-1) + self.noise_variance
+    )
+    if not np.any(second_moments):
+      return gradients
+    noise = rng.standard_normal(gradients.shape)
+    scales = np.sqrt(second_moments / self.dimension)
+    return gradients + scales[..., np.newaxis] * noise
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadratics(Problem):
+  """f_i(x) = 1/2 (x - b_i)^T A_i (x - b_i), with diagonal A_i.
+
+  Attributes:
+    strong_convexity: mu, such that every f_i, and f, is mu-strongly convex.
+    curvatures: The diagonals of the A_i, between mu and L, of shape [n, d].
+    centres: The minimisers b_i, of shape [n, d].
+  """
+
+  strong_convexity: float
+  curvatures: np.ndarray
+  centres: np.ndarray
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not (
+      0 < self.strong_convexity <= self.curvatures.min()
+      and self.curvatures.max() <= self.smoothness
+    ):
+      raise ValueError(
+        'curvatures must lie between strong_convexity, above 0, and smoothness,'
+        f' found {self.curvatures.min()} to {self.curvatures.max()} for'
+        f' {self.strong_convexity} and {self.smoothness}.'
+      )
+
+  @property
+  def dimension(self) -> int:
+    return self.centres.shape[-1]
+
+  @property
+  def minimiser(self) -> np.ndarray:
+    return (self.weights @ (self.curvatures * self.centres)) / (
+      self.weights @ self.curvatures
+    )
+
+  @property
+  def client_minima(self) -> np.ndarray:
+    """f_i*, the smallest value of f_i, of shape [n]."""
+    return np.zeros(self.num_clients)
+
+  @property
+  def mismatches(self) -> np.ndarray:
+    """Z_i = f_i(x*) - f_i*, of shape [n]."""
+    return self.client_values(self.minimiser) - self.client_minima
+
+  def client_values(self, points: np.ndarray) -> np.ndarray:
+    return 0.5 * np.sum(self.curvatures * (points - self.centres) ** 2, axis=-1)
+
+  def client_gradients(self, points: np.ndarray) -> np.ndarray:
+    return self.curvatures * (points - self.centres)
+
+
+@dataclasses.dataclass(frozen=True)
+class TiltedWells(Problem):
+  """f_i(x) = L/2 sum_j x_j^2 / (1 + x_j^2) + <c_i, x>, with sum w_i c_i = 0.
+
+  The second derivative of each summand of f, the part in common, lies in
+  [-L/4, L]. f is not convex, has the values [0, L d / 2) and the one minimiser
+  0. (The f_i with c_i != 0 have no minimum. Theorems 15 and 18 need none.)
+
+  Attributes:
+    tilts: The c_i, of shape [n, d].
+  """
+
+  tilts: np.ndarray
+
+  def __post_init__(self):
+    super().__post_init__()
+    mean = self.weights @ self.tilts
+    if not np.allclose(mean, 0, atol=1e-9 * (1 + np.abs(self.tilts).max())):
+      raise ValueError(f'tilts must have the weighted mean 0, found {mean}.')
+
+  @property
+  def dimension(self) -> int:
+    return self.tilts.shape[-1]
+
+  @property
+  def minimiser(self) -> np.ndarray:
+    return np.zeros(self.dimension)
+
+  @property
+  def dissimilarity(self) -> float:
+    """The rho of Assumption 9: sum w_i ||grad f_i - grad f||^2, at every x."""
+    return float(self.weights @ np.sum(self.tilts**2, axis=-1))
+
+  def client_values(self, points: np.ndarray) -> np.ndarray:
+    squares = points**2
+    common = self.smoothness / 2 * np.sum(squares / (1 + squares), axis=-1)
+    return common + np.sum(self.tilts * points, axis=-1)
+
+  def client_gradients(self, points: np.ndarray) -> np.ndarray:
+    return self.smoothness * points / (1 + points**2) ** 2 + self.tilts
+
+
+def make_quadratics(
+  *,
+  num_clients: int,
+  dimension: int,
+  heterogeneity: float,
+  smoothness: float = 1.0,
+  strong_convexity: float = 0.1,
+  noise_slope: float = 0.0,
+  noise_variance: float = 0.0,
+  seed: int = 0,
+) -> Quadratics:
+  """Makes quadratics whose clients are as unequal as asked for.
+
+  Args:
+    num_clients: n.
+    dimension: d, at least 2.
+    heterogeneity: From 0, identical clients with equal weights, to 1: weights
+      and distances of the minimisers that differ by factors of 100, and unequal
+      curvatures. In between both factors are 100^heterogeneity.
+    smoothness: L, attained by each f_i and by f.
+    strong_convexity: mu, attained by each f_i and by f.
+    noise_slope: M.
+    noise_variance: sigma^2.
+    seed: Of the directions, the curvatures, and which client is how far.
+
+  Returns:
+    The problem.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  weights, vectors, rng = _unequal(num_clients, dimension, heterogeneity, seed)
+  if dimension < 2:
+    raise ValueError(f'dimension must be at least 2, found {dimension}.')
+  span = smoothness - strong_convexity
+  fractions = np.linspace(0, 1, dimension) + heterogeneity * (
+    rng.uniform(0, 1, (num_clients, dimension)) - np.linspace(0, 1, dimension)
+  )
+  fractions[:, 0], fractions[:, -1] = 0, 1
+  return Quadratics(
+    weights=weights,
+    smoothness=smoothness,
+    noise_slope=noise_slope,
+    noise_variance=noise_variance,
+    strong_convexity=strong_convexity,
+    # The ends exactly, whatever rounding makes of the span.
+    curvatures=np.clip(
+      strong_convexity + span * fractions, strong_convexity, smoothness
+    ),
+    centres=vectors,
+  )
+
+
+def make_tilted_wells(
+  *,
+  num_clients: int,
+  dimension: int,
+  heterogeneity: float,
+  smoothness: float = 1.0,
+  noise_slope: float = 0.0,
+  noise_variance: float = 0.0,
+  seed: int = 0,
+) -> TiltedWells:
+  """Makes tilted wells whose clients are as unequal as asked for.
+
+  Args:
+    num_clients: n.
+    dimension: d.
+    heterogeneity: From 0, identical clients with equal weights, to 1: weights
+      and tilts that differ by factors of about 100. It scales rho, too.
+    smoothness: L, attained at the minimiser.
+    noise_slope: M.
+    noise_variance: sigma^2.
+    seed: Of the directions, and of which client is tilted by how much.
+
+  Returns:
+    The problem.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  weights, vectors, _ = _unequal(num_clients, dimension, heterogeneity, seed)
+  return TiltedWells(
+    weights=weights,
+    smoothness=smoothness,
+    noise_slope=noise_slope,
+    noise_variance=noise_variance,
+    tilts=vectors - weights @ vectors,
+  )
+
+
+def _unequal(num_clients, dimension, heterogeneity, seed):
+  """Weights, a vector for each client, and what is left of the randomness."""
+  if not 0 <= heterogeneity <= 1:
+    raise ValueError(
+      f'heterogeneity must lie in [0, 1], found {heterogeneity}.'
+    )
+  if num_clients < 1:
+    raise ValueError(f'num_clients must be at least 1, found {num_clients}.')
+  rng = np.random.default_rng(seed)
+  sizes = 100 ** (heterogeneity * np.linspace(0, 1, num_clients))
+  directions = rng.standard_normal((num_clients, dimension))
+  directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+  lengths = heterogeneity * rng.permutation(sizes / np.median(sizes))
+  return sizes / sizes.sum(), lengths[:, np.newaxis] * directions, rng
