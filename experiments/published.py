@@ -80,8 +80,12 @@ def read(experiment: str, methods: Sequence[str]) -> list[FlagFile]:
   return flag_files
 
 
-def define_flags() -> None:
-  """Defines the flags that `experiments.sweep` and `experiments.tune` share."""
+def define_flags(*, with_methods: bool = True) -> None:
+  """Defines the flags that the programs that start many runs share.
+
+  Args:
+    with_methods: Whether --methods is one of them.
+  """
   flags.DEFINE_enum(
     'experiment',
     None,
@@ -90,17 +94,18 @@ def define_flags() -> None:
     ' n = 32 or 128; CIFAR100; or all of them (paper).',
     required=True,
   )
-  flags.DEFINE_list(
-    'methods',
-    ['full', 'uniform', 'aocs'],
-    'The samplings to run, each with all its m: full, uniform, aocs, as in the'
-    " paper's figures, or ocs, whose results are those of aocs.",
-  )
-  flags.register_validator(
-    'methods',
-    lambda methods: methods and not set(methods) - set(_METHODS),
-    message=f'must be some of {",".join(_METHODS)}',
-  )
+  if with_methods:
+    flags.DEFINE_list(
+      'methods',
+      ['full', 'uniform', 'aocs'],
+      'The samplings to run, each with all its m: full, uniform, aocs, as in'
+      " the paper's figures, or ocs, whose results are those of aocs.",
+    )
+    flags.register_validator(
+      'methods',
+      lambda methods: methods and not set(methods) - set(_METHODS),
+      message=f'must be some of {",".join(_METHODS)}',
+    )
   flags.DEFINE_string(
     'output_dir', 'runs', 'The folder of the runs, and of their logs in logs/.'
   )
