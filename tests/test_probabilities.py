@@ -189,6 +189,41 @@ def test_optimal_takes_the_largest_l_of_eq_7_with_norms_from_the_smallest(
     )
 
 
+@pytest.mark.parametrize('m', [0.5, 10, 10_000, 30_000.5, 55_000, 59_999])
+@pytest.mark.parametrize(
+  'draw',
+  [
+    lambda rng: rng.random(60_000),
+    lambda rng: np.exp(3 * rng.standard_normal(60_000)),
+    lambda rng: rng.pareto(0.5, 60_000),
+    # Few different ones; many zeros; the guess from every 64th norm is 0, or
+    # sees the only large ones.
+    lambda rng: rng.integers(1, 4, 60_000).astype(float),
+    lambda rng: rng.random(60_000) * (rng.random(60_000) < 0.2),
+    lambda rng: np.where(np.arange(60_000) % 64 == 0, 0.0, rng.random(60_000)),
+    lambda rng: np.where(np.arange(60_000) % 64 == 0, 1e10, rng.random(60_000)),
+  ],
+)
+def test_optimal_of_many_norms_equals_eq_7_by_sorting(draw, m):
+  norms = draw(np.random.default_rng(0))
+  p = probabilities.optimal_probabilities(norms, m)
+  # The p_i of the sorted norms with extended precision.
+  ascending = np.sort(norms).astype(np.longdouble)
+  sums = np.cumsum(ascending)
+  for last in range(len(norms) - 1, -1, -1):
+    unsaturated = m - (len(norms) - 1 - last)
+    assert unsaturated > 0
+    if unsaturated * ascending[last] <= sums[last]:
+      break
+  threshold = sums[last] / unsaturated
+  if np.count_nonzero(norms) <= m:
+    expected = norms > 0
+  else:
+    expected = np.minimum(norms / threshold, 1)
+  np.testing.assert_allclose(p, expected.astype(float), rtol=1e-11)
+  assert p.sum() == pytest.approx(min(m, np.count_nonzero(norms)), rel=1e-11)
+
+
 @each_norms
 def test_optimal_sums_to_m_or_the_number_of_nonzero_norms(norms):
   for m in _budgets(norms.size):

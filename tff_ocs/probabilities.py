@@ -21,6 +21,9 @@ from typing import Optional
 
 import numpy as np
 
+# Of many norms, every so many-th gives a first guess of the threshold.
+_STRIDE = 64
+
 
 class ApproximateProbabilities(NamedTuple):
   """What Algorithm 2 (AOCS) ends with.
@@ -133,7 +136,7 @@ def _scaled_to_one(norms: np.ndarray) -> np.ndarray:
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """Divides, and gives 0 where `b`, which is not negative, is 0."""
-  return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+  return a / np.where(b > 0, b, np.inf)
 
 
 def uniform_probabilities(
@@ -185,17 +188,45 @@ def sampling_threshold(norms, expected_clients: float) -> float:
 
 
 def _thresholds(norms: np.ndarray, expected_clients: float) -> np.ndarray:
-  """The tau of each round, [..., 1], for norms in [0, 1] of shape [..., n]."""
-  num_clients = norms.shape[-1]
-  if expected_clients >= num_clients:
-    return np.zeros((*norms.shape[:-1], 1))
-  ascending = np.sort(norms, axis=-1)
-  sums = np.cumsum(ascending, axis=-1)
-  unsaturated = expected_clients + np.arange(1 - num_clients, 1)  # m + l - n
-  holds = (unsaturated > 0) & (unsaturated * ascending <= sums)
-  # The largest such l is last + 1.
-  last = num_clients - 1 - np.argmax(holds[..., ::-1], axis=-1)[..., np.newaxis]
-  return np.take_along_axis(sums, last, axis=-1) / unsaturated[last]
+  """The tau of each round, [..., 1], for norms in [0, 1] of shape [..., n].
+
+  sum_i min(u_i, tau) - m tau is concave in tau, and tau is its root above 0.
+  Newton's method, which puts the number of norms above tau into Eq. (7) as
+  n - l, falls to it from above, without sorting, in a few steps.
+  """
+  thresholds = _above_thresholds(norms, expected_clients)
+  while True:
+    lower, num_above = _newton_step(norms, expected_clients, thresholds)
+    # All of them are below m but for rounding.
+    falls = (lower < thresholds) & (num_above < expected_clients)
+    if not falls.any():
+      break
+    thresholds = np.where(falls, lower, thresholds)
+  num_positive = np.count_nonzero(norms > 0, axis=-1, keepdims=True)
+  return np.where(num_positive <= expected_clients, 0.0, thresholds)
+
+
+def _above_thresholds(norms, expected_clients):
+  """Numbers at or above the tau of each round; near it where n is large."""
+  if norms.shape[-1] >= 100 * _STRIDE:
+    guess = _thresholds(norms[..., ::_STRIDE], expected_clients / _STRIDE)
+    # By concavity a step from below ends above, but for where the function
+    # still rises.
+    near, num_above = _newton_step(norms, expected_clients, guess)
+    if np.all(num_above < expected_clients):
+      return near
+  return norms.sum(axis=-1, keepdims=True) / expected_clients
+
+
+def _newton_step(norms, expected_clients, thresholds):
+  """The next tau, and how many norms are above the last."""
+  is_rest = norms <= thresholds
+  num_rest = np.count_nonzero(is_rest, axis=-1, keepdims=True)
+  num_above = norms.shape[-1] - num_rest
+  # The sum of the rest, without a copy, and without np.where, which is slow
+  # where its condition is hard to foresee.
+  rest = np.einsum('...i,...i->...', norms, is_rest)[..., np.newaxis]
+  return _divided(rest, expected_clients - num_above), num_above
 
 
 def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
@@ -224,9 +255,11 @@ def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
 def _optimal(norms, expected_clients):
   norms = _scaled_to_one(norms)
   thresholds = _thresholds(norms, expected_clients)
-  return np.where(
-    thresholds > 0, np.minimum(_divided(norms, thresholds), 1.0), norms > 0
-  )
+  p = _divided(norms, thresholds)
+  np.minimum(p, 1.0, out=p)
+  if thresholds.all():
+    return p
+  return np.where(thresholds > 0, p, norms > 0)
 
 
 def approximate_probabilities(

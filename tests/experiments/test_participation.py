@@ -1,0 +1,185 @@
+"""Tests of how many participants are enough."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from experiments import jobs
+from experiments import participation
+from plots import runs
+
+COMMAND = (
+  sys.executable,
+  '-m',
+  'experiments.participation',
+  '--experiment=femnist_1',
+)
+FULL = participation.Trained(16, 16, (0.90, 0.94))  # 0.92 ± 0.0283
+
+
+def run(*arguments):
+  result = subprocess.run(
+    [*COMMAND, *arguments], cwd=jobs.ROOT, capture_output=True, text=True
+  )
+  return result.returncode, result.stdout, result.stderr
+
+
+def found_with(*accuracies):
+  return participation.Found(
+    FULL,
+    tuple(participation.Trained(16, m, values) for m, values in accuracies),
+  )
+
+
+def test_one_standard_deviation_below_full_participation_is_enough():
+  found = found_with(
+    (1, (0.88, 0.90)),  # 0.89, 0.03 below.
+    (2, (0.89, 0.895)),  # 0.8925, 0.0275 below, though its own seeds agree.
+    (3, (0.80, 0.90)),
+  )
+  assert [found.is_enough(t) for t in found.sampled] == [False, True, False]
+  assert found.smallest == 2
+  assert found.is_enough(FULL)
+
+
+def test_none_that_was_tried_may_be_enough():
+  assert found_with((1, (0.1, 0.2)), (2, (0.3, 0.2))).smallest is None
+
+
+def test_table_has_a_row_for_each_n_and_bold_where_it_is_enough():
+  small = participation.Found(
+    participation.Trained(4, 4, (0.5, 0.5)),
+    (participation.Trained(4, 1, (0.25, 0.5)),),
+  )
+  text = participation.format_markdown(
+    [small, found_with((1, (0.8, 0.8)), (2, (0.91, 0.93)))], 'Made up.'
+  )
+  assert text.splitlines() == [
+    '**Made up.**',
+    '',
+    '| Validation accuracy [%] | m=1 | m=2 | full participation | smallest m'
+    ' | m / √n |',
+    '| --- | ---: | ---: | ---: | ---: | ---: |',
+    '| n=4 | 37.5 ± 17.7 | – | 50.0 ± 0.0 | – | – |',
+    '| n=16 | 80.0 ± 0.0 | **92.0 ± 1.4** | 92.0 ± 2.8 | 2 | 0.50 |',
+  ]
+
+
+def test_files_hold_what_was_found(tmp_path):
+  participation.write_results(
+    tmp_path, [found_with((1, (0.8, 0.8)), (2, (0.91, 0.93)))], 'Made up.'
+  )
+  with (tmp_path / 'participation.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [
+    (row['clients_per_round'], row['expected_clients'], row['is_enough'])
+    for row in rows
+  ] == [('16', '1', 'False'), ('16', '2', 'True'), ('16', '16', 'True')]
+  assert float(rows[2]['accuracy_mean']) == pytest.approx(0.92)
+  assert float(rows[2]['accuracy_std']) == pytest.approx(0.02 * 2**0.5)
+  assert {path.name for path in tmp_path.iterdir()} == {
+    f'participation.{ending}' for ending in ('csv', 'md', 'png', 'pdf')
+  }
+
+
+def test_job_has_the_papers_flags_but_n_m_and_seed():
+  job = participation.build_job('femnist_1', 16, 2, 5, ['--total_rounds=7'])
+  assert job.name == 'femnist_1_n16_aocs_m2_seed5'
+  values = job.values
+  assert (values['clients_per_round'], values['expected_clients']) == (
+    '16',
+    '2',
+  )
+  assert (values['sampling'], values['seed']) == ('aocs', '5')
+  assert job.total_rounds == 7
+  assert float(values['client_learning_rate']) == 2**-3
+  full = participation.build_job('femnist_1', 16, None, 5, [])
+  assert full.name == 'femnist_1_n16_full_seed5'
+  assert full.values['sampling'] == 'full'
+  assert full.total_rounds == 151
+
+
+def test_only_m_below_n_are_tried():
+  status, output, errors = run(
+    '--clients_per_round=8,4',
+    '--expected_clients=1,4,6',
+    '--repeats=2',
+    '--dry_run',
+  )
+  assert status == 0, errors
+  names = [
+    word.split('=')[1]
+    for word in output.split()
+    if word.startswith('--run_name=')
+  ]
+  of_seed_0 = [
+    'n4_full',
+    'n4_aocs_m1',
+    'n8_full',
+    'n8_aocs_m1',
+    'n8_aocs_m4',
+    'n8_aocs_m6',
+  ]
+  assert names == [
+    f'femnist_1_{name}_seed{seed}' for seed in (0, 1) for name in of_seed_0
+  ]
+
+
+@pytest.mark.parametrize(
+  'flag, message',
+  [
+    ('--repeats=1', '--repeats'),
+    ('--clients_per_round=1', 'whole numbers from 2 on'),
+    ('--clients_per_round=32,32', 'different whole numbers'),
+    ('--expected_clients=', 'whole numbers from 1 on'),
+    ('--expected_clients=2.5', 'whole numbers from 1 on'),
+    ('--expected_clients=16', 'the smallest m must be below each n'),
+    ('--experiment=paper', 'too much for one table'),
+  ],
+)
+def test_wrong_flags_are_refused_before_any_run(tmp_path, flag, message):
+  status, output, errors = run(flag, f'--output_dir={tmp_path / "runs"}')
+  assert status == 1
+  assert output == ''
+  assert message in errors
+  assert 'Traceback' not in errors
+  assert not (tmp_path / 'runs').exists()
+
+
+def test_runs_are_trained_once_and_then_compared(tmp_path):
+  arguments = (
+    '--clients_per_round=3',
+    '--expected_clients=1',
+    '--repeats=2',
+    f'--output_dir={tmp_path}',
+    '--',
+    '--data_source=synthetic',
+    '--total_rounds=2',
+  )
+  status, output, errors = run(*arguments)
+  assert status == 0, errors
+  accuracies = {
+    name: [
+      runs.read_run(tmp_path / f'femnist_1_n3_{name}_seed{seed}').metrics[
+        'validation_accuracy'
+      ][-1]
+      for seed in (0, 1)
+    ]
+    for name in ('full', 'aocs_m1')
+  }
+  with (tmp_path / 'participation.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  for row, values in zip(rows, (accuracies['aocs_m1'], accuracies['full'])):
+    assert float(row['accuracy_mean']) == pytest.approx(sum(values) / 2)
+  assert '2 rounds, mean ± standard deviation over 2 seeds.' in output
+  # Again: from the runs that are there.
+  before = {
+    path: path.stat().st_mtime_ns for path in tmp_path.glob('*/metrics.csv')
+  }
+  status, again, errors = run(*arguments)
+  assert (status, again) == (0, output), errors
+  assert before == {
+    path: path.stat().st_mtime_ns for path in tmp_path.glob('*/metrics.csv')
+  }
