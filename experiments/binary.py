@@ -51,6 +51,15 @@ AVAILABILITY = flags.DEFINE_string(
   ' those that are available send, and updates are scaled by 1 / (q_i p_i), see'
   ' Appendix D of the paper. If not given, all clients are available.',
 )
+UNIFORM_SKIPS_SILENT_CLIENTS = flags.DEFINE_bool(
+  'uniform_skips_silent_clients',
+  False,
+  'With --sampling=uniform: leave out the training of clients that are not'
+  ' going to send. The weights are the same, bit for bit, but training_loss,'
+  ' cohort_examples and non_finite_clients of the metrics are those of the'
+  ' clients that send alone, and there are no improvement factors. The paper'
+  ' reports the loss of the whole cohort.',
+)
 MAX_ITERATIONS = flags.DEFINE_integer(
   'max_iterations',
   4,
@@ -255,7 +264,9 @@ def build_sampling() -> tff_ocs.ClientSamplingFactory:
   return tff_ocs.ClientSamplingFactory(
     build_scheme(),
     value_sum_factory=compressor,
-    improvement_expected_clients=EXPECTED_CLIENTS.value,
+    improvement_expected_clients=(
+      None if UNIFORM_SKIPS_SILENT_CLIENTS.value else EXPECTED_CLIENTS.value
+    ),
   )
 
 
@@ -323,6 +334,7 @@ def _run(folder, load_task, default_learning_rate, own_flags, availability):
     'availability': availability.setting,
   }
   _check_flags_of_algorithm()
+  _check_flags_of_skipping()
   folder.check_settings(settings)
   if folder.is_finished and not OVERWRITE.value:
     _tell(f'{folder.path} is finished; use --overwrite to run it again.')
@@ -388,6 +400,20 @@ def _check_flags_of_algorithm():
       )
 
 
+def _check_flags_of_skipping():
+  """Checks that clients can be left out, if they are to be."""
+  if not UNIFORM_SKIPS_SILENT_CLIENTS.value:
+    return
+  name = UNIFORM_SKIPS_SILENT_CLIENTS.name
+  if SAMPLING.value != 'uniform':
+    raise SettingError(
+      f'--{name} goes with --sampling=uniform only, found'
+      f' --sampling={SAMPLING.value}: who sends depends on the updates there.'
+    )
+  if AVAILABILITY.value is not None:
+    raise SettingError(f'--{name} goes without --availability.')
+
+
 def _build_process(model, learning_rate):
   """The process that the flags ask for."""
   common = dict(
@@ -396,6 +422,7 @@ def _build_process(model, learning_rate):
       CLIENT_WEIGHTING.value.upper()
     ],
     availability=AVAILABILITY.value is not None,
+    skips_silent_clients=UNIFORM_SKIPS_SILENT_CLIENTS.value,
   )
   if ALGORITHM.value == 'dsgd':
     return tff_ocs.build_distributed_sgd_process(
@@ -458,6 +485,8 @@ def _run_name(data: str, availability: availability_lib.Availability) -> str:
     for flag in (ALGORITHM, COMPRESSION, CLIENT_WEIGHTING)
     if flag.value != flag.default
   )
+  if UNIFORM_SKIPS_SILENT_CLIENTS.value:
+    others += '_skipping'
   if availability.setting is not None:
     others += f'_q{availability.short_name}'
   return (

@@ -78,6 +78,7 @@ FORMER_SETTINGS = {
   'compression': 'none',
   'dithering_bits': 4,
   'random_k_fraction': 0.1,
+  'uniform_skips_silent_clients': False,
 }
 
 _PARTIAL_CONFIG = 'config.json.partial'

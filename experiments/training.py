@@ -58,7 +58,7 @@ def train(
   Args:
     task: What is trained.
     process: How, as of `tff_ocs.build_federated_averaging_process` with a
-      `tff_ocs.ClientSamplingFactory` that measures the improvement factors.
+      `tff_ocs.ClientSamplingFactory`.
     clients_per_round: The size n of the cohort.
     total_rounds: The number of rounds.
     rounds_per_eval: The validation set is evaluated after each round whose
@@ -116,10 +116,11 @@ def train(
       'expected_participants': float(of_aggregator['expected_participants']),
       'num_iterations': int(of_aggregator['num_iterations']),
       'non_finite_clients': int(of_aggregator['non_finite_clients']),
-      'improvement_factor': float(of_aggregator['improvement_factor']),
-      'relative_improvement_factor': float(
-        of_aggregator['relative_improvement_factor']
-      ),
+      **{
+        name: float(of_aggregator[name])
+        for name in ('improvement_factor', 'relative_improvement_factor')
+        if name in of_aggregator
+      },
       'cohort_examples': int(output['num_examples']),
       'uplink_bits': int(of_aggregator['uplink_bits']),
       'cumulative_uplink_bits': cumulative_bits,

@@ -152,6 +152,7 @@ _FORMER_SETTINGS = {
   'algorithm': 'fedavg',
   'client_weighting': 'num_examples',
   'compression': 'none',
+  'uniform_skips_silent_clients': False,
 }
 # In which methods under comparison may differ: what they are, their step sizes,
 # which the paper tunes for each, and how long they were trained.
@@ -166,6 +167,7 @@ _SETTINGS_OF_METHOD = (
   'server_learning_rate',
   'total_rounds',
   'rounds_per_eval',
+  'uniform_skips_silent_clients',
 )
 
 

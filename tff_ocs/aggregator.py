@@ -149,6 +149,16 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       )
     self._improvement_expected_clients = improvement_expected_clients
 
+  @property
+  def scheme(self) -> schemes.SamplingScheme:
+    """The sampling scheme."""
+    return self._scheme
+
+  @property
+  def measures_improvement(self) -> bool:
+    """Whether the improvement factors are measured."""
+    return self._improvement_expected_clients is not None
+
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
@@ -623,8 +633,20 @@ def _random_coin(client):
   return tf.random.uniform([], dtype=tf.float64)
 
 
+def seeded_coin(coin_seed):
+  """The coin of `create_with_coin_seeds`: a client sends where it is below p_i.
+
+  Args:
+    coin_seed: An int64 tensor of shape [2].
+
+  Returns:
+    A float64 in [0, 1).
+  """
+  return tf.random.stateless_uniform([], coin_seed, dtype=tf.float64)
+
+
 def _seeded_coin(client):
-  return tf.random.stateless_uniform([], client['coin_seed'], dtype=tf.float64)
+  return seeded_coin(client['coin_seed'])
 
 
 def _fingerprint_coin(seed, client):

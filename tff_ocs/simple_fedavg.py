@@ -58,6 +58,7 @@ def build_federated_averaging_process(
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
   availability: bool = False,
+  skips_silent_clients: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds Federated Averaging with client sampling (Algorithm 3).
 
@@ -110,6 +111,12 @@ def build_federated_averaging_process(
       The aggregate is unbiased for that of the whole cohort: weights of clients
       that are not available count, so a function `client_weighting` is given no
       `loss`. If nobody is available, the server makes no step.
+    skips_silent_clients: With `tff_ocs.UniformSampling` only, for simulations:
+      whether clients that are not going to send, which is known before they
+      train, are left untrained. The weights after each round are the same, bit
+      for bit. But `training_loss`, `num_examples` and `non_finite_clients` are
+      then of the clients that send alone (the loss is NaN if none does), and a
+      function `client_weighting` is given no `loss`.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -143,6 +150,7 @@ def build_federated_averaging_process(
     client_weighting,
     scalar_sum_factory,
     availability,
+    skips_silent_clients,
   )
 
 
@@ -159,6 +167,7 @@ def build_distributed_sgd_process(
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
   availability: bool = False,
+  skips_silent_clients: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds distributed SGD with client sampling, Eq. (2) of the paper.
 
@@ -177,6 +186,7 @@ def build_distributed_sgd_process(
     client_weighting: As for `build_federated_averaging_process`.
     scalar_sum_factory: As for `build_federated_averaging_process`.
     availability: Likewise.
+    skips_silent_clients: Likewise.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -199,6 +209,7 @@ def build_distributed_sgd_process(
     client_weighting,
     scalar_sum_factory,
     availability,
+    skips_silent_clients,
   )
 
 
@@ -248,6 +259,7 @@ def _build_process(
   client_weighting,
   scalar_sum_factory,
   availability,
+  skips_silent_clients,
 ):
   """Builds the process around `local_update(weights, examples, seed)`.
 
@@ -259,6 +271,7 @@ def _build_process(
     client_weighting: As for the public functions.
     scalar_sum_factory: Likewise.
     availability: Likewise.
+    skips_silent_clients: Likewise.
 
   Returns:
     A `tff.templates.IterativeProcess`.
@@ -307,6 +320,8 @@ def _build_process(
       'availability=True needs, as sampling, a scheme or a'
       f' tff_ocs.ClientSamplingFactory, found {sampling!r}.'
     )
+  if skips_silent_clients:
+    _check_can_skip(sampling, availability)
   if availability:
     aggregator = sampling.create_with_availability(update_type, weight_type)
   elif takes_coin_seeds:
@@ -320,8 +335,7 @@ def _build_process(
   )
   loss_sum = scalar_sum_factory.create(loss_type)
 
-  @tff.tensorflow.computation(weights_type, client_type)
-  def client_update(weights, client):
+  def update_client(weights, client, p=None):
     seed = tf.random.experimental.stateless_split(client['seed'], 2)
     x, y = client['x'], client['y']
     known = collections.OrderedDict(
@@ -330,14 +344,14 @@ def _build_process(
     if availability:
       q = client['availability']
       available = availability_coin(client['seed']) < tf.cast(q, tf.float64)
-      # Without examples a client does nothing, and has the update 0.
-      x, y = tf.nest.map_structure(
-        lambda t: t[: tf.where(available, tf.shape(t)[0], 0)], (x, y)
-      )
+      x, y = _none_unless(available, (x, y))
+    if p is not None:
+      sends = aggregator_lib.seeded_coin(seed[1]) < tf.cast(p, tf.float64)
+      x, y = _none_unless(sends, (x, y))
     update, losses, num_losses = local_update(weights, (x, y), seed[0])
     finite = tf.math.is_finite(losses)
     num_examples = _num_examples(y)
-    if not availability:
+    if not (availability or skips_silent_clients):
       known['loss'] = losses / num_losses
     result = collections.OrderedDict(
       update=update,
@@ -352,6 +366,20 @@ def _build_process(
     if availability:
       result['availability'] = collections.OrderedDict(q=q, available=available)
     return result
+
+  if skips_silent_clients:
+    # Uniform sampling needs no norms, so that it can come before the training.
+    early_scheme = sampling.scheme.build(scalar_sum_factory)
+
+    @tff.tensorflow.computation(weights_type, client_type, np.float32)
+    def client_update(weights, client, p):
+      return update_client(weights, client, p)
+
+  else:
+
+    @tff.tensorflow.computation(weights_type, client_type)
+    def client_update(weights, client):
+      return update_client(weights, client)
 
   @tff.tensorflow.computation(
     weights_type, aggregator.next.type_signature.result.result.member
@@ -394,9 +422,12 @@ def _build_process(
     tff.FederatedType(client_type, tff.CLIENTS),
   )
   def next_fn(state, clients):
-    output = tff.federated_map(
-      client_update, (tff.federated_broadcast(state.weights), clients)
-    )
+    inputs = [tff.federated_broadcast(state.weights), clients]
+    if skips_silent_clients:
+      no_norms = tff.federated_map(_no_norm, clients['seed'])
+      early = early_scheme.next(early_scheme.initialize(), no_norms)
+      inputs.append(early.probabilities)
+    output = tff.federated_map(client_update, tuple(inputs))
     inputs = [state.aggregator, output['update'], output['weight']]
     if takes_coin_seeds:
       inputs.append(output['coin_seed'])
@@ -422,6 +453,40 @@ def _build_process(
     )
 
   return tff.templates.IterativeProcess(initialize, next_fn)
+
+
+def _check_can_skip(sampling, availability):
+  """Checks that who sends is known before the training, and nothing is lost."""
+  if not isinstance(getattr(sampling, 'scheme', None), schemes.UniformSampling):
+    raise ValueError(
+      'skips_silent_clients=True needs, as sampling, tff_ocs.UniformSampling or'
+      ' a tff_ocs.ClientSamplingFactory with it, found'
+      f' {getattr(sampling, "scheme", sampling)!r}: with others, who sends'
+      ' depends on the updates.'
+    )
+  if sampling.measures_improvement:
+    raise ValueError(
+      'skips_silent_clients=True goes without improvement_expected_clients of'
+      ' the ClientSamplingFactory: the improvement factors need the norms of'
+      ' all updates.'
+    )
+  if availability:
+    raise ValueError(
+      'skips_silent_clients=True goes without availability=True.'
+    )
+
+
+@tff.tensorflow.computation(tff.TensorType(np.int64, [2]))
+def _no_norm(seed):
+  del seed
+  return tf.constant(0.0)
+
+
+def _none_unless(trains, examples):
+  """No examples, with which a client's update is 0, unless `trains`."""
+  return tf.nest.map_structure(
+    lambda t: t[: tf.where(trains, tf.shape(t)[0], 0)], examples
+  )
 
 
 def _client_weight_fn(client_weighting):

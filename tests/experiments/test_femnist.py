@@ -214,6 +214,25 @@ def test_algorithm_and_weighting_change_the_training_alone(tmp_path):
   assert dsgd['training_loss'][0] != plain['training_loss'][0]
 
 
+def test_silent_clients_can_be_left_untrained(by_sampling, tmp_path):
+  plain = by_sampling['uniform']
+  skipping = run_and_read(
+    tmp_path, '--sampling=uniform', '--seed=7', '--uniform_skips_silent_clients'
+  )
+  for name in ('validation_accuracy', 'validation_loss', 'uplink_bits'):
+    np.testing.assert_array_equal(plain.metrics[name], skipping.metrics[name])
+  one, other = (np.load(run.path / 'weights.npz') for run in (plain, skipping))
+  for name in one:
+    np.testing.assert_array_equal(one[name], other[name])
+  examples = [run.metrics['cohort_examples'] for run in (plain, skipping)]
+  assert np.all(examples[1] < examples[0])
+  # What would need all updates is not there.
+  assert set(plain.metrics) - set(skipping.metrics) == {
+    'improvement_factor',
+    'relative_improvement_factor',
+  }
+
+
 def test_runs_from_before_there_were_flags_are_known(tmp_path):
   run_and_read(tmp_path)
   path = tmp_path / 'run' / 'config.json'
@@ -361,6 +380,19 @@ def test_validation_can_be_on_a_subset_or_on_held_out_clients(
     (
       ['--algorithm=dsgd', '--server_learning_rate=0.5'],
       '--server_learning_rate=0.5 goes with --algorithm=fedavg only',
+    ),
+    (
+      ['--uniform_skips_silent_clients'],
+      '--uniform_skips_silent_clients goes with --sampling=uniform only, found'
+      ' --sampling=aocs',
+    ),
+    (
+      [
+        '--uniform_skips_silent_clients',
+        '--sampling=uniform',
+        '--availability=0.5',
+      ],
+      '--uniform_skips_silent_clients goes without --availability',
     ),
     (['--worker_address=here'], "--worker_address: .*found 'here'"),
     (['--output_dir=/proc/version'], 'not a folder|cannot be written'),
