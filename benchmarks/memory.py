@@ -9,7 +9,6 @@ in a run of days.
 """
 
 import os
-import pathlib
 import tempfile
 
 import numpy as np
@@ -17,6 +16,7 @@ from absl import app
 from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
+from benchmarks import processes
 from experiments import run_folder
 from experiments import training
 from tff_ocs.tasks import client_data
@@ -74,10 +74,10 @@ class _MeasuredFolder(run_folder.RunFolder):
   def release(self, metrics, round_num):
     super().release(metrics, round_num)
     if round_num > 0 and round_num % _ROUNDS_PER_SAMPLE == 0:
-      own, *others = _process_tree(os.getpid())
+      own, *others = processes.process_tree(os.getpid())
       self.samples[round_num] = (
-        _megabytes(own),
-        sum(_megabytes(pid) for pid in others),
+        processes.megabytes(own),
+        sum(map(processes.megabytes, others)),
       )
 
 
@@ -99,22 +99,6 @@ def _build_task():
     ),
     test=draw(200),
   )
-
-
-def _process_tree(pid):
-  """The process and all its descendants."""
-  tree = [pid]
-  for children in pathlib.Path(f'/proc/{pid}/task').glob('*/children'):
-    for child in children.read_text().split():
-      tree += _process_tree(int(child))
-  return tree
-
-
-def _megabytes(pid):
-  for line in pathlib.Path(f'/proc/{pid}/smaps_rollup').read_text().split('\n'):
-    if line.startswith('Pss:'):
-      return int(line.split()[1]) * 1024 / 1e6
-  raise RuntimeError(f'The kernel tells no PSS of process {pid}.')
 
 
 if __name__ == '__main__':

@@ -1,0 +1,53 @@
+"""Milliseconds for the exact probabilities of many norms, beside one sort.
+
+`tff_ocs.probabilities.optimal_probabilities` of float64 norms of three kinds,
+and for several m, in turns with `np.sort` of the same norms. The ratio is that
+of the medians.
+"""
+
+import time
+
+import numpy as np
+from absl import app
+from absl import flags
+
+from tff_ocs import probabilities
+
+_TIMES = flags.DEFINE_integer('times', 20, 'How often each is timed.', 2)
+_NUM_NORMS = flags.DEFINE_integer('num_norms', 10**6, 'n.', 100)
+
+_KINDS = {
+  'uniform': lambda rng, n: rng.random(n),
+  'lognormal, sigma 3': lambda rng, n: rng.lognormal(0, 3, n),
+  'Pareto, shape 0.5': lambda rng, n: rng.pareto(0.5, n),
+}
+_FRACTIONS = (0.001, 0.1, 0.5, 0.9)
+
+
+def main(argv):
+  del argv
+  n = _NUM_NORMS.value
+  print(f'n = {n}; milliseconds')
+  print(f'{"norms":20}{"m / n":>7}{"sort":>8}{"OCS":>8}{"ratio":>8}')
+  for kind, draw in _KINDS.items():
+    norms = draw(np.random.default_rng(0), n)
+    for fraction in _FRACTIONS:
+      contenders = (
+        lambda norms=norms: np.sort(norms),
+        lambda norms=norms, m=fraction * n: probabilities.optimal_probabilities(
+          norms, m
+        ),
+      )
+      seconds = ([], [])
+      for turn in range(_TIMES.value + 1):
+        for run, values in zip(contenders, seconds):
+          start = time.perf_counter()
+          run()
+          if turn > 0:
+            values.append(time.perf_counter() - start)
+      sort, own = (1e3 * np.median(values) for values in seconds)
+      print(f'{kind:20}{fraction:7g}{sort:8.1f}{own:8.1f}{own / sort:8.2f}')
+
+
+if __name__ == '__main__':
+  app.run(main)

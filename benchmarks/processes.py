@@ -1,0 +1,20 @@
+"""The processes of a program, and their memory."""
+
+import pathlib
+
+
+def process_tree(pid: int) -> list[int]:
+  """A process and all its descendants, itself first."""
+  tree = [pid]
+  for children in pathlib.Path(f'/proc/{pid}/task').glob('*/children'):
+    for child in children.read_text().split():
+      tree += process_tree(int(child))
+  return tree
+
+
+def megabytes(pid: int) -> float:
+  """The memory of a process; what several share counts in parts (PSS)."""
+  for line in pathlib.Path(f'/proc/{pid}/smaps_rollup').read_text().split('\n'):
+    if line.startswith('Pss:'):
+      return int(line.split()[1]) * 1024 / 1e6
+  raise RuntimeError(f'The kernel tells no PSS of process {pid}.')
