@@ -43,7 +43,7 @@ def main(argv):
   del argv
   # For the bare loop, in this process.
   tf.config.threading.set_intra_op_parallelism_threads(1)
-  clients, cohorts = _draw_data(_ROUNDS.value)
+  clients, cohorts = draw_data(_ROUNDS.value)
   model = femnist.build_model(seed=0)
   contenders = {'bare': _build_bare(model)}
   own_context = tff_ocs.execution.use_local_context()
@@ -84,7 +84,7 @@ def main(argv):
     print(f'{name:32}{np.median(values):8.3f}{of_bare:8.2f}{of_full:8.2f}')
 
 
-def _draw_data(num_rounds):
+def draw_data(num_rounds):
   """Clients' (x, y) and the cohorts, the largest client first."""
   rng = np.random.default_rng(0)
   sizes = [300] * _NUM_LARGE

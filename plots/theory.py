@@ -193,8 +193,8 @@ def plot_step_sizes(
     'limit',
     paths,
     caption=(
-      f'{caption} Solid: with which a round of DSGD, from afar, is no step'
-      ' back; dashed: allowed by Theorem 13.'
+      f'{caption} Solid: with which a round of DSGD, from afar, still brings'
+      r' $x$ nearer to $x^\star$ on average; dashed: allowed by Theorem 13.'
     ),
     labels=('Heterogeneity', r'Largest step size $\times L$'),
     numbers=None,
