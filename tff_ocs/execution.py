@@ -34,6 +34,8 @@ import portpicker
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_ocs import resident
+
 _START_TIMEOUT_SECONDS = 50.0
 _DISPOSE_TIMEOUT_SECONDS = 5.0
 _MAX_RETRIES = 3
@@ -275,10 +277,15 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
       self._executors = tff.framework.ResourceManagingExecutorFactory(
         functools.partial(self._create, stub)
       )
-    return self._executors.create_executor(cardinalities)
+    executor = self._executors.create_executor(cardinalities)
+    # There is one for each size of the cohort: only one keeps a result.
+    for other in self._created:
+      if other is not executor:
+        other.forget()
+    return executor
 
   def _create(self, stub, cardinalities):
-    executor = tff.framework.RemoteExecutor(stub)
+    executor = resident.ResidentExecutor(stub)
     try:
       executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
     except grpc.RpcError as error:
@@ -288,20 +295,23 @@ class _ExecutorFactory(tff.framework.ExecutorFactory):
         'What answers is not a TFF worker, but another gRPC server.'
         f' {self._worker.describe_loss()}'
       ) from error
-    if self._worker.outlives_context:
-      self._created.append(executor)
+    self._created.append(executor)
     return executor
 
   def close(self):
-    """Lets a worker that goes on forget what it holds for this context."""
+    """Drops all executors; a worker that goes on forgets what it holds."""
     for executor in self._created:
-      # Raised for a connection that was lost before, and all with it.
-      with contextlib.suppress(ValueError):
-        executor.close()
+      executor.forget()
+      if self._worker.outlives_context:
+        # Raised for a connection that was lost before, and all with it.
+        with contextlib.suppress(ValueError):
+          executor.close()
 
   def clean_up_executor(self, cardinalities):
     task = asyncio.current_task()
     self._num_failures[task] = self._num_failures.get(task, 0) + 1
+    for executor in self._created:
+      executor.forget()
     if self._executors is not None:
       self._executors.clean_up_executor(cardinalities)
 
