@@ -7,7 +7,7 @@ help:
 	@echo 'make demo    run the demonstration (experiments/demo.py)'
 	@echo 'make test    run the tests'
 	@echo 'make lint    check style and formatting with ruff'
-	@echo 'make bench   measure rounds, evaluations and memory (benchmarks/)'
+	@echo 'make bench   measure speed and memory (benchmarks/)'
 	@echo 'make venv    set up .venv, which the targets above do when needed'
 	@echo 'make lock    resolve requirements.in into requirements.lock (needs uv)'
 	@echo 'make clean   remove .venv, caches and demo_output'
@@ -25,6 +25,9 @@ lint: .venv/stamp
 bench: .venv/stamp
 	$(PYTHON) -m benchmarks.round_time
 	$(PYTHON) -m benchmarks.evaluation
+	$(PYTHON) -m benchmarks.probabilities
+	$(PYTHON) -m benchmarks.startup
+	$(PYTHON) -m benchmarks.scaling
 	$(PYTHON) -m benchmarks.memory
 
 venv: .venv/stamp
