@@ -137,7 +137,7 @@ def test_diverged_client_that_is_silent_is_not_noticed():
     tff_ocs.ClientSamplingFactory(tff_ocs.OptimalSampling(2)),
     tff.aggregators.MeanFactory(),
   ],
-  ids=repr,
+  ids=['full', 'ocs', 'aocs', 'factory', 'mean'],
 )
 def test_only_uniform_sampling_knows_before_the_training(sampling):
   with pytest.raises(
