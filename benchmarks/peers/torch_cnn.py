@@ -5,7 +5,7 @@ from torch import nn
 
 
 class Cnn(nn.Module):
-  """Images [n, 28, 28] to 10 logits; convolutions in PyTorch's own layout."""
+  """Images [n, 28, 28] to 10 logits."""
 
   def __init__(self):
     super().__init__()
@@ -13,6 +13,8 @@ class Cnn(nn.Module):
     self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
     self.dense1 = nn.Linear(3136, 512)
     self.dense2 = nn.Linear(512, 10)
+    # PyTorch's advice for convolutions on CPUs, and a tenth faster here.
+    self.to(memory_format=torch.channels_last)
 
   def forward(self, x):
     x = x.unsqueeze(1)
@@ -23,7 +25,7 @@ class Cnn(nn.Module):
 
 
 def state_from_weights(weights) -> dict:
-  """The module's state from TensorFlow's weights, channels last."""
+  """The state of `Cnn` from weights with the channels last, as TensorFlow's."""
   conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = weights
   dense1 = dense1.reshape(7, 7, 64, 512).transpose(2, 0, 1, 3)
   arrays = {
