@@ -91,6 +91,11 @@ class FailedJob(NamedTuple):
   reason: str
   log: pathlib.Path
 
+  @property
+  def description(self) -> str:
+    """What failed, why, and where to read on, in two lines."""
+    return f'{self.job.name}: {self.reason}\n  log: {self.log}'
+
 
 class Ended(NamedTuple):
   """A job that has ended, well or not.

@@ -15,12 +15,11 @@ participation.md, participation.png and participation.pdf. Runs that are
 finished are not repeated.
 """
 
-import csv
 import math
 import pathlib
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 from typing import Optional
@@ -93,7 +92,7 @@ class Found(NamedTuple):
 def build_job(
   experiment: str,
   clients_per_round: int,
-  expected_clients: Optional[int],
+  expected_clients: int,
   seed: int,
   extra_flags: Sequence[str],
 ) -> jobs.Job:
@@ -102,18 +101,19 @@ def build_job(
   Args:
     experiment: One of `published.EXPERIMENTS`.
     clients_per_round: n.
-    expected_clients: m, for AOCS; `None` for full participation.
+    expected_clients: m, for AOCS; n for full participation.
     seed: The seed.
     extra_flags: Flags for each run.
 
   Returns:
     The job.
   """
-  sampling = 'full' if expected_clients is None else 'aocs'
+  is_full = expected_clients == clients_per_round
+  sampling = 'full' if is_full else 'aocs'
   flag_file = published.read(experiment, [sampling])[0]
   own_flags = [f'--clients_per_round={clients_per_round}', f'--seed={seed}']
   name = f'{experiment}_n{clients_per_round}_{sampling}'
-  if expected_clients is not None:
+  if not is_full:
     own_flags.append(f'--expected_clients={expected_clients}')
     name += f'_m{expected_clients}'
   return jobs.Job(
@@ -190,12 +190,7 @@ def write_results(
   Raises:
     OSError: If the folder cannot be written to.
   """
-  rows = tabulate(all_found)
-  with files.replacing(output_dir / 'participation.csv') as path:
-    with path.open('w', newline='') as file:
-      writer = csv.DictWriter(file, rows[0], lineterminator='\n')
-      writer.writeheader()
-      writer.writerows(rows)
+  files.write_csv(output_dir / 'participation.csv', tabulate(all_found))
   with files.replacing(output_dir / 'participation.md') as path:
     path.write_text(format_markdown(all_found, caption))
   participation.plot_participation(
@@ -223,30 +218,30 @@ def _panel(found):
 
 
 def read_found(
-  output_dir: pathlib.Path,
-  of_n: Iterable[tuple[int, Optional[int], Sequence[jobs.Job]]],
+  output_dir: pathlib.Path, n: int, by_m: Mapping[int, Sequence[jobs.Job]]
 ) -> Found:
   """Reads what was found for one n from its finished runs.
 
   Args:
     output_dir: The folder of the runs' folders.
-    of_n: n, m and the jobs of all seeds; `None` for m in full participation,
-      which is the first.
+    n: n.
+    by_m: For each m, increasing, the jobs of all seeds; the last is n itself,
+      full participation.
 
   Returns:
     The `Found`.
   """
-  full, *sampled = (
+  *sampled, full = (
     Trained(
       n,
-      n if m is None else m,
+      m,
       tuple(
         # The last round is always evaluated.
         float(runs.read_run(output_dir / job.name).evaluated(_METRIC)[1][-1])
         for job in of_seeds
       ),
     )
-    for n, m, of_seeds in of_n
+    for m, of_seeds in by_m.items()
   )
   return Found(full, tuple(sampled))
 
@@ -263,24 +258,20 @@ def main(argv):
   try:
     extra_flags = published.extra_flags(argv, _RESERVED)
     by_n = {
-      n: [
-        (
-          n,
-          m,
-          [
-            build_job(values.experiment, n, m, seed, extra_flags)
-            for seed in range(values.repeats)
-          ],
-        )
-        for m in (None, *_below(values.expected_clients, n))
-      ]
+      n: {
+        m: [
+          build_job(values.experiment, n, m, seed, extra_flags)
+          for seed in range(values.repeats)
+        ]
+        for m in (*_below(values.expected_clients, n), n)
+      }
       for n in sorted(map(int, values.clients_per_round))
     }
     all_jobs = [
       of_seeds[seed]
       for seed in range(values.repeats)
-      for of_n in by_n.values()
-      for _, _, of_seeds in of_n
+      for by_m in by_n.values()
+      for of_seeds in by_m.values()
     ]
     if values.dry_run:
       for job in all_jobs:
@@ -305,12 +296,10 @@ def _run(values, all_jobs, by_n):
     ray_address=values.ray_address,
   )
   if failed:
-    lines = [
-      f'{job.name}: {reason}\n  log: {log}' for job, reason, log in failed
-    ]
+    lines = [failed_job.description for failed_job in failed]
     sys.exit('\n'.join(['error: runs failed:', *lines]))
   output_dir = pathlib.Path(values.output_dir)
-  all_found = [read_found(output_dir, of_n) for of_n in by_n.values()]
+  all_found = [read_found(output_dir, *item) for item in by_n.items()]
   (group,) = runs.group_runs([runs.read_run(output_dir / all_jobs[0].name)])
   experiment = group.experiment
   caption = (

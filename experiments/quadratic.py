@@ -22,13 +22,11 @@ heterogeneity. `python -m plots.theory` draws them.
 The exit status is 1 if a repaired bound is violated: then the program is wrong.
 """
 
-import csv
 import json
 import math
 import pathlib
 import sys
 from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,14 +43,6 @@ from tff_ocs.tasks import quadratic
 
 _CSV_FILES = ('bounds', 'examples', 'neighbourhood', 'step_sizes')
 _HETEROGENEITIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-
-
-def write_rows(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
-  """Writes a CSV file, whole or not at all."""
-  with files.replacing(path) as partial, open(partial, 'w', newline='') as file:
-    writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(rows)
 
 
 def main(argv):
@@ -126,20 +116,20 @@ def run(values, output_dir: pathlib.Path) -> bool:
     ]
     _print_theorem(theorem, of_theorem)
     rows += [row for group in of_theorem for row in group]
-  write_rows(output_dir / 'bounds.csv', rows)
+  files.write_csv(output_dir / 'bounds.csv', rows)
   of_examples = [
     counterexamples.play_example(example, seed)
     for example in counterexamples.examples()
     if str(example.theorem) in values.theorems
   ]
   if of_examples:
-    write_rows(output_dir / 'examples.csv', of_examples)
+    files.write_csv(output_dir / 'examples.csv', of_examples)
     _print_examples(of_examples)
-  write_rows(
+  files.write_csv(
     output_dir / 'neighbourhood.csv',
     list(_neighbourhoods(convex, values)),
   )
-  write_rows(
+  files.write_csv(
     output_dir / 'step_sizes.csv', list(_step_sizes(shape_of_convex, values))
   )
   print(f'\nFigures: python -m plots.theory --results_dir={output_dir}')

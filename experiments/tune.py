@@ -20,7 +20,6 @@ Below --output_dir are the runs, and in the end the results: tuning.csv,
 tuning.md, tuning.png and tuning.pdf. Runs that are finished are not repeated.
 """
 
-import csv
 import math
 import os
 import pathlib
@@ -255,12 +254,7 @@ def write_results(
   Raises:
     OSError: If the folder cannot be written to.
   """
-  rows = tabulate(all_tuned)
-  with files.replacing(output_dir / 'tuning.csv') as path:
-    with path.open('w', newline='') as file:
-      writer = csv.DictWriter(file, rows[0], lineterminator='\n')
-      writer.writeheader()
-      writer.writerows(rows)
+  files.write_csv(output_dir / 'tuning.csv', tabulate(all_tuned))
   with files.replacing(output_dir / 'tuning.md') as path:
     path.write_text(format_markdown(all_tuned, caption))
   tuning.plot_tuning(
@@ -356,9 +350,7 @@ def tune(
       ray_address=ray_address,
     )
     if failed:
-      lines = [
-        f'{job.name}: {reason}\n  log: {log}' for job, reason, log in failed
-      ]
+      lines = [failed_job.description for failed_job in failed]
       sys.exit('\n'.join(['error: runs failed, so the search ends:', *lines]))
     return [
       read_outcome(step_size, read_runs(name, step_size))

@@ -1,8 +1,12 @@
 """Files that are there wholly or not at all."""
 
 import contextlib
+import csv
 import os
 import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 from typing import Union
 
 
@@ -24,3 +28,21 @@ def replacing(path: Union[str, os.PathLike]):
     partial.replace(path)
   finally:
     partial.unlink(missing_ok=True)
+
+
+def write_csv(
+  path: Union[str, os.PathLike], rows: Sequence[Mapping[str, Any]]
+) -> None:
+  """Writes a CSV file, whole or not at all.
+
+  Args:
+    path: The file; it need not exist.
+    rows: At least one, all with the same keys, which make the header.
+
+  Raises:
+    OSError: If it cannot be written.
+  """
+  with replacing(path) as partial, open(partial, 'w', newline='') as file:
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(rows)

@@ -8,7 +8,6 @@ where these are not all, it says how many. The ratio is that of the mean bits to
 those of full participation.
 """
 
-import csv
 import math
 import pathlib
 import sys
@@ -93,11 +92,7 @@ def write_summary(
     folder.mkdir(parents=True, exist_ok=True)
     with files.replacing(folder / 'summary.md') as path:
       path.write_text(text)
-    with files.replacing(folder / 'summary.csv') as path:
-      with path.open('w', newline='') as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator='\n')
-        writer.writeheader()
-        writer.writerows(rows)
+    files.write_csv(folder / 'summary.csv', rows)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 

@@ -95,7 +95,7 @@ def test_job_has_the_papers_flags_but_n_m_and_seed():
   assert (values['sampling'], values['seed']) == ('aocs', '5')
   assert job.total_rounds == 7
   assert float(values['client_learning_rate']) == 2**-3
-  full = participation.build_job('femnist_1', 16, None, 5, [])
+  full = participation.build_job('femnist_1', 16, 16, 5, [])
   assert full.name == 'femnist_1_n16_full_seed5'
   assert full.values['sampling'] == 'full'
   assert full.total_rounds == 151
@@ -115,12 +115,12 @@ def test_only_m_below_n_are_tried():
     if word.startswith('--run_name=')
   ]
   of_seed_0 = [
-    'n4_full',
     'n4_aocs_m1',
-    'n8_full',
+    'n4_full',
     'n8_aocs_m1',
     'n8_aocs_m4',
     'n8_aocs_m6',
+    'n8_full',
   ]
   assert names == [
     f'femnist_1_{name}_seed{seed}' for seed in (0, 1) for name in of_seed_0

@@ -2,25 +2,11 @@
 
 import numpy as np
 import pytest
-from matplotlib import figure
 from matplotlib import image
 
 from plots import panels
 from plots import runs
 from tests.plots import made_up
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-  """The figures that were drawn."""
-  figures = []
-
-  def save(fig, path, **unused_kwargs):
-    path.touch()
-    figures.append(fig)
-
-  monkeypatch.setattr(figure.Figure, 'savefig', save)
-  return figures
 
 
 def read(path, *args, **kwargs):

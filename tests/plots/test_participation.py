@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib import figure
 from matplotlib import image
 
 from plots import participation
@@ -19,21 +18,14 @@ PANEL = participation.Panel(
 
 
 @pytest.fixture
-def draw(monkeypatch, tmp_path):
+def draw(drawn, tmp_path):
   """A function that draws panels and returns the figure."""
-  figures = []
-
-  def save(fig, path, **unused_kwargs):
-    path.touch()
-    figures.append(fig)
-
-  monkeypatch.setattr(figure.Figure, 'savefig', save)
 
   def draw_panels(shown):
     participation.plot_participation(
       shown, [tmp_path / 'x.png'], caption='Made-up numbers.'
     )
-    return figures[-1]
+    return drawn[-1]
 
   return draw_panels
 

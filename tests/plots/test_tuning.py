@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib import figure
 from matplotlib import image
 
 from plots import runs
@@ -25,19 +24,12 @@ AOCS = FULL._replace(
 
 
 @pytest.fixture
-def draw(monkeypatch, tmp_path):
+def draw(drawn, tmp_path):
   """A function that draws lines and returns the figure."""
-  figures = []
-
-  def save(fig, path, **unused_kwargs):
-    path.touch()
-    figures.append(fig)
-
-  monkeypatch.setattr(figure.Figure, 'savefig', save)
 
   def draw_lines(lines, caption=''):
     tuning.plot_tuning(lines, [tmp_path / 'x.png'], caption=caption)
-    return figures[-1]
+    return drawn[-1]
 
   return draw_lines
 
