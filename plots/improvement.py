@@ -21,7 +21,7 @@ _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#000000')
 _LINESTYLES = ('-', (0, (3, 1.2)), (0, (1, 1)))
 # A figure over one column, in inches.
 _WIDTH = 3.4
-_HEIGHT = 2.4
+_HEIGHT = 3.1
 
 
 def select(groups: Sequence[runs.Group]) -> list[runs.Group]:
@@ -87,10 +87,11 @@ def plot_improvement(
     ends.set_yticks([0, 1], ['as full', 'as uniform'])
     ends.spines['right'].set_visible(False)
     fig.legend(loc='outside upper center', ncols=2)
-    data = '; '.join(dict.fromkeys(e.data for e in experiments))
-    panels.add_caption(
-      fig, f'Data: {data}. Running mean over {_WINDOW} rounds.'
-    )
+    data = '; '.join(f'{e.name}: {e.data}' for e in experiments)
+    caption = f'Data: {data}. Running mean over {_WINDOW} rounds.'
+    if any(len(group.runs) > 1 for group in groups):
+      caption += ' Bands: standard deviation over seeds.'
+    panels.add_caption(fig, caption)
     for path in paths:
       panels.save(fig, path)
 

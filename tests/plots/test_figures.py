@@ -148,6 +148,11 @@ def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
   np.testing.assert_allclose(
     lines['FEMNIST set 1, m=6 of 32'].get_ydata(), [0.5]
   )
+  # Which data is whose; two runs of one method make a band.
+  assert drawn[0].get_supxlabel().replace('\n', ' ') == (
+    'Data: CIFAR100: made-up numbers; FEMNIST set 1: made-up numbers. Running'
+    ' mean over 10 rounds. Bands: standard deviation over seeds.'
+  )
 
 
 def test_missing_and_unfinished_runs_are_named(tmp_path, capsys):
