@@ -1,5 +1,6 @@
 """The processes of a program, and their memory."""
 
+import contextlib
 import pathlib
 
 
@@ -7,8 +8,10 @@ def process_tree(pid: int) -> list[int]:
   """A process and all its descendants, itself first."""
   tree = [pid]
   for children in pathlib.Path(f'/proc/{pid}/task').glob('*/children'):
-    for child in children.read_text().split():
-      tree += process_tree(int(child))
+    # Raised for a thread that has ended since.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+      for child in children.read_text().split():
+        tree += process_tree(int(child))
   return tree
 
 

@@ -8,6 +8,7 @@ round. A client's update is 6.7 MB, and AOCS has to hold all of them until the
 coins are tossed.
 """
 
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -104,13 +105,15 @@ class _Peak:
 
   def __enter__(self):
     self._is_over = threading.Event()
-    self._thread = threading.Thread(target=self._watch)
-    self._thread.start()
+    self._pool = concurrent.futures.ThreadPoolExecutor(1)
+    self._watching = self._pool.submit(self._watch)
     return self
 
   def __exit__(self, *unused_error):
     self._is_over.set()
-    self._thread.join()
+    self._pool.shutdown()
+    # Raises what ended it early.
+    self._watching.result()
 
   def _watch(self):
     while not self._is_over.wait(_SECONDS_PER_SAMPLE):
