@@ -578,10 +578,44 @@ def _environment_of_worker(find_workers):
     return worker.environ()
 
 
+@pytest.mark.parametrize(
+  ('threads', 'divisor'), [(None, 1), ('1', 1), ('2', 2), ('1000', None)]
+)
+def test_as_many_clients_in_parallel_as_keep_the_cores_busy(
+  threads, divisor, new_workers, monkeypatch
+):
+  if threads is None:
+    monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
+  else:
+    monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', threads)
+  cores = len(os.sched_getaffinity(0))
+  expected = max(1, cores // divisor) if divisor else 1
+  with execution.use_local_context():
+    assert _total([1, 2, 3, 4, 5]) == 15
+    (worker,) = new_workers()
+    assert f'--max_concurrent_computation_calls={expected}' in worker.cmdline()
+
+
+@pytest.mark.parametrize('threads', ['0', '-1'])
+def test_threads_of_all_cores_for_one_client(threads, monkeypatch):
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', threads)
+  assert execution._parallel_clients() == 1
+
+
+def test_threads_that_are_no_number(monkeypatch):
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', 'many')
+  with execution.use_local_context():
+    with pytest.raises(
+      execution.WorkerError, match="TF_NUM_INTRAOP_THREADS.*'many'"
+    ):
+      _total([1])
+
+
 def test_threads_per_client(new_workers, monkeypatch):
   monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
   environment = _environment_of_worker(new_workers)
   assert environment['TF_NUM_INTRAOP_THREADS'] == '1'
+  assert environment['TF_NUM_INTEROP_THREADS'] == '-1'
   # The kernel shows the first only: glibc cuts the others off in place.
   assert 'glibc.malloc.mmap_threshold' in environment['GLIBC_TUNABLES']
   assert execution.threads_per_client() == 1

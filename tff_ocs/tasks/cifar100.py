@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_ocs.tasks import client_data
+from tff_ocs.tasks import pooling
 from tff_ocs.tasks import task
 
 NUM_CLASSES = 100
@@ -59,9 +60,11 @@ def build_model(
     if scale_inputs:
       x /= 255
     for index, (kernel, bias) in enumerate(layers[:6]):
-      x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, 'SAME'), bias))
+      x = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, 'SAME'), bias)
       if index % 2:
-        x = tf.nn.max_pool2d(x, 2, 2, 'SAME')
+        # ReLU after pooling gives the same, with a fourth of the work.
+        x = pooling.max_pool_2x2(x)
+      x = tf.nn.relu(x)
     x = tf.reshape(x, [-1, units[0]])
     for kernel, bias in layers[6:8]:
       x = tf.nn.relu(tf.matmul(x, kernel) + bias)

@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tff_ocs.tasks import client_data
+from tff_ocs.tasks import pooling
 from tff_ocs.tasks import task
 
 NUM_CLASSES = 10
@@ -81,10 +82,10 @@ def build_model(seed: int) -> tff.learning.models.FunctionalModel:
     del training  # The model is the same in training and evaluation.
     conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = model_weights[0]
     x = tf.expand_dims(x, axis=-1)
-    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv1, 1, 'SAME'), bias1))
-    x = tf.nn.max_pool2d(x, 2, 2, 'SAME')
-    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv2, 1, 'SAME'), bias2))
-    x = tf.nn.max_pool2d(x, 2, 2, 'SAME')
+    # ReLU after pooling gives the same, with a fourth of the work.
+    for kernel, bias in ((conv1, bias1), (conv2, bias2)):
+      x = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, 'SAME'), bias)
+      x = tf.nn.relu(pooling.max_pool_2x2(x))
     x = tf.reshape(x, [-1, 3136])
     x = tf.nn.relu(tf.matmul(x, dense1) + bias3)
     return tf.matmul(x, dense2) + bias4
