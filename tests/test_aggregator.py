@@ -684,10 +684,16 @@ def _sizes(type_spec):
 def _check_server_sees_sums_only(comp, update_type):
   """Of an update's type there is one sum; all others are of scalars."""
   uplink = oracles.uplink(comp)
-  assert {name for name, _ in uplink} == {'federated_sum'}
-  updates = [t for _, t in uplink if max(_sizes(t)) > 1]
-  assert len(updates) == 1
-  assert _sizes(updates[0]) == _sizes(update_type)
+  updates = [pair for pair in uplink if max(_sizes(pair[1])) > 1]
+  assert {n for n, t in uplink if (n, t) not in updates} == {'federated_sum'}
+  ((name, type_spec),) = updates
+  if name == 'federated_aggregate':
+    # `sender_sum`: that the result is a sum, is tested there.
+    assert tff.structure.name_list(type_spec) == ['value', 'sends']
+    type_spec = type_spec['value']
+  else:
+    assert name == 'federated_sum'
+  assert _sizes(type_spec) == _sizes(update_type)
   # Nor does anything leave the round unsummed.
   for _, part in tff.structure.iter_elements(comp.type_signature.result):
     assert part.placement is tff.SERVER
@@ -701,11 +707,13 @@ each_private_scheme = pytest.mark.parametrize(
 @each_private_scheme
 def test_server_sees_sums_only(scheme):
   _check_server_sees_sums_only(_process(scheme).next, VALUE_TYPE)
-  factory = tff_ocs.ClientSamplingFactory(SCHEMES[scheme], seed=1)
+  factory = tff_ocs.ClientSamplingFactory(
+    SCHEMES[scheme], value_sum_factory=tff.aggregators.SumFactory(), seed=1
+  )
   for create in (factory.create, factory.create_with_coin_seeds):
-    _check_server_sees_sums_only(
-      create(VALUE_TYPE, WEIGHT_TYPE).next, VALUE_TYPE
-    )
+    comp = create(VALUE_TYPE, WEIGHT_TYPE).next
+    _check_server_sees_sums_only(comp, VALUE_TYPE)
+    assert {name for name, _ in oracles.uplink(comp)} == {'federated_sum'}
 
 
 @each_private_scheme

@@ -18,6 +18,7 @@ from tff_ocs import communication
 from tff_ocs import fingerprints
 from tff_ocs import improvement as improvement_lib
 from tff_ocs import schemes
+from tff_ocs import sender_sum
 
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
 # The probability q_i with which a client is available, and whether it is.
@@ -104,9 +105,12 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     Args:
       scheme: The `tff_ocs.schemes.SamplingScheme`.
       value_sum_factory: Sums the scaled values (n_i / p_i) U_i; a client that
-        does not send contributes exact zeros. If not specified,
-        `tff.aggregators.SumFactory` is used, as for the next two.
-      weight_sum_factory: Sums the weights.
+        does not send contributes exact zeros. If not specified, they are summed
+        by a `federated_aggregate` that adds up those of the clients that send:
+        with `tff.aggregators.SumFactory` the result is the same, but takes
+        longer.
+      weight_sum_factory: Sums the weights. If not specified,
+        `tff.aggregators.SumFactory` is used, as for the next.
       scalar_sum_factory: Sums the scheme's scalars and the counts of the
         measurements, as structures of float64: the norms n_i ||U_i||, and
         numbers in [0, 1]. For secure sums there is
@@ -133,6 +137,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         f' ApproximateOptimalSampling(3), found {scheme!r}.'
       )
     self._scheme = scheme
+    self._leaves_out_zeros = value_sum_factory is None
     self._value_sum_factory = arguments.check_sum_factory(
       'value_sum_factory', value_sum_factory
     )
@@ -392,7 +397,14 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       if takes_availability:
         client['availability'] = availability
       sent, counts = tff.federated_map(toss, tff.federated_zip(client))
-      value_output = value_sum.next(state['value_sum'], sent)
+      if self._leaves_out_zeros:
+        value_output = tff.templates.MeasuredProcessOutput(
+          state['value_sum'],
+          sender_sum.sum_of_senders(sent),
+          tff.federated_value((), tff.SERVER),
+        )
+      else:
+        value_output = value_sum.next(state['value_sum'], sent['value'])
       weight_output = weight_sum.next(state['weight_sum'], prepared['weight'])
       scalar_output = scalar_sum.next(state['scalar_sum'], counts)
       mean = tff.federated_map(
@@ -586,7 +598,7 @@ def _zero_if_not_finite(weight):
 
 
 def _select(client, coin_value):
-  """A client's contribution to the sum, and its share of the counts."""
+  """A client's contribution to the sum, whether it sends, and its counts."""
   value = client['value']
   p = tf.cast(client['p'], tf.float64)
   # Also what is sent, (n_i / p_i) U_i, must be finite.
@@ -621,7 +633,10 @@ def _select(client, coin_value):
     counts['available'] = tf.cast(
       client['availability']['available'], tf.float64
     )
-  return tf.cond(sends, scaled, zeros), counts
+  sent = collections.OrderedDict(
+    value=tf.cond(sends, scaled, zeros), sends=sends
+  )
+  return sent, counts
 
 
 # The coins are float64: a float32 coin has 2^23 sides, and would send clients

@@ -19,7 +19,9 @@ def _stock(x):
   return tf.nn.max_pool2d(x, 2, 2, 'VALID')
 
 
-@pytest.mark.parametrize('shape', [(3, 4, 6, 5), (1, 2, 2, 1), (20, 14, 14, 64)])
+@pytest.mark.parametrize(
+  'shape', [(3, 4, 6, 5), (1, 2, 2, 1), (20, 14, 14, 64)]
+)
 @pytest.mark.parametrize('in_loop', [False, True])
 def test_equals_tensorflows(shape, in_loop):
   rng = np.random.default_rng(0)
