@@ -111,7 +111,8 @@ def _check_batch(norms) -> np.ndarray:
 
 
 def _check_norm_values(norms):
-  if not np.all(np.isfinite(norms)) or np.any(norms < 0):
+  # False for NaN, too.
+  if not (norms.min() >= 0 and norms.max() < np.inf):
     bad = norms[~(np.isfinite(norms) & (norms >= 0))]
     raise ValueError(f'norms must be finite and at least 0, found {bad[0]}.')
 
