@@ -23,11 +23,13 @@ lint: .venv/stamp
 	$(PYTHON) -m ruff format --check .
 
 bench: .venv/stamp
-	$(PYTHON) -m benchmarks.round_time
+	$(PYTHON) -m benchmarks.round_time --bare_variants
 	$(PYTHON) -m benchmarks.evaluation
 	$(PYTHON) -m benchmarks.probabilities
 	$(PYTHON) -m benchmarks.startup
 	$(PYTHON) -m benchmarks.scaling
+	$(PYTHON) -m benchmarks.reading
+	$(PYTHON) -m benchmarks.sweep
 	$(PYTHON) -m benchmarks.memory
 
 venv: .venv/stamp

@@ -113,7 +113,7 @@ def define_flags(*, with_methods: bool = True) -> None:
     'parallel',
     None,
     'How many runs go on at once on this machine; they share its cores evenly.'
-    ' If not given, one for each two cores.',
+    ' If not given, one for each core that 3 GB of memory are available for.',
   )
   flags.DEFINE_string(
     'ray_address',

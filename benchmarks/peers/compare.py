@@ -99,12 +99,12 @@ def main(argv):
 
 def _draw_rounds(num_rounds):
   """The clients' data for each round, as this package takes it."""
-  clients, cohorts = round_time.draw_data(num_rounds)
+  workload = round_time.build_workload('femnist', num_rounds)
   rounds = []
-  for round_num, cohort in enumerate(cohorts):
+  for round_num, cohort in enumerate(workload.cohorts):
     data = []
     for i in cohort:
-      x, y = clients[i]
+      x, y = workload.clients[i]
       seed = simple_fedavg.client_seed(0, round_num, str(i))
       data.append({'x': x, 'y': y, 'seed': seed})
     rounds.append(data)

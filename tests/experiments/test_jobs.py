@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 import experiments
@@ -188,6 +189,25 @@ def test_parallel_runs_share_all_cores_and_none_twice(tmp_path):
   cores = sorted(itertools.chain(*shares))
   assert len(shares) == 2
   assert cores == sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+  ('cores', 'num_jobs', 'gigabytes', 'expected'),
+  [
+    (2, 10, 100, [[0], [1]]),
+    (4, 2, 100, [[0, 1], [2, 3]]),
+    (4, 10, 10, [[0], [1], [2, 3]]),
+    (2, 10, 1, [[0, 1]]),
+    (1, 10, 100, [[0]]),
+  ],
+)
+def test_one_run_for_each_core_with_enough_memory(
+  cores, num_jobs, gigabytes, expected, monkeypatch
+):
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(cores)))
+  memory = psutil.virtual_memory()._replace(available=int(gigabytes * 1e9))
+  monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
+  assert jobs._share_cores(None, num_jobs) == expected
 
 
 @pytest.mark.parametrize('parallel', [0, 10**6])

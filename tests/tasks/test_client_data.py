@@ -70,6 +70,77 @@ def test_a_client_is_read_once(tmp_path):
   assert data.examples('b') is first
 
 
+class _Images(client_data.ClientData):
+  """One client with given images, which counts how often they are read."""
+
+  def __init__(self, x):
+    super().__init__({'a': len(x)})
+    self.num_reads = 0
+    self._x = x
+
+  def read(self, client_id):
+    self.num_reads += 1
+    return client_data.Examples(self._x.copy(), np.arange(len(self._x)))
+
+
+def _byte_images(value_of):
+  codes = np.random.default_rng(0).permutation(4 * 256).astype(np.uint8)
+  return value_of(codes.reshape(4, 16, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+  'value_of',
+  [
+    lambda k: k / 255,
+    lambda k: k / np.float32(255),
+    lambda k: 1 - k.astype(np.float32) / np.float32(255),
+    lambda k: k * np.float32(1 / 255),
+  ],
+  ids=['double', 'float', 'inverted', 'multiplied'],
+)
+def test_images_of_bytes_are_kept_as_bytes(value_of):
+  x = _byte_images(value_of)
+  data = _Images(x)
+  for _ in range(2):
+    found = data.examples('a')
+    assert found.x.dtype == np.float32
+    np.testing.assert_array_equal(found.x.view(np.int32), x.view(np.int32))
+    np.testing.assert_array_equal(found.y, np.arange(4))
+  assert data.num_reads == 1
+  kept = data._cache['a'].x
+  assert kept.codes.nbytes + kept.values.nbytes == x.size + 1024
+
+
+@pytest.mark.parametrize(
+  'x',
+  [
+    np.random.default_rng(0).random((3, 8, 8), dtype=np.float32),
+    _byte_images(lambda k: k / 255) * np.float32(1.01),
+    _byte_images(lambda k: k / 255) - np.float32(0.5),
+    np.where(_byte_images(lambda k: k) == 7, np.nan, np.float32(0)),
+    # Both have the code 0, but are not the same.
+    np.array([[0.0], [-0.0]], np.float32),
+    _byte_images(lambda k: k / 255).astype(np.float64),
+    _byte_images(lambda k: k).astype(np.uint8),
+    np.zeros((0, 8, 8), np.float32),
+  ],
+  ids=[
+    'noise',
+    'above 1',
+    'below 0',
+    'NaN',
+    'two zeros',
+    'float64',
+    'uint8',
+    'empty',
+  ],
+)
+def test_what_is_not_made_of_bytes_is_kept_as_it_is(x):
+  found = _Images(x).examples('a').x
+  assert found.dtype == x.dtype
+  assert found.tobytes() == x.tobytes()
+
+
 def test_selection_keeps_only_what_it_selects(tmp_path):
   base = client_data.SqlClientData(
     write_database(tmp_path / 'x.sqlite'), 'train', parse

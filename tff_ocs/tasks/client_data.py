@@ -60,6 +60,9 @@ class ClientData(abc.ABC):
   def examples(self, client_id: str) -> Examples:
     """The client's examples, read once and then kept in memory.
 
+    Images of float32 in [0, 1] that were made of bytes are kept as bytes, in a
+    fourth of the memory, and come back bit for bit.
+
     Args:
       client_id: One of `client_ids`.
 
@@ -70,8 +73,12 @@ class ClientData(abc.ABC):
       DataError: If what is read is not what was announced.
     """
     if client_id not in self._cache:
-      self._cache[client_id] = self.read(client_id)
-    return self._cache[client_id]
+      examples = self.read(client_id)
+      self._cache[client_id] = Examples(_pack(examples.x), examples.y)
+    kept = self._cache[client_id]
+    if isinstance(kept.x, _Bytes):
+      return Examples(kept.x.values[kept.x.codes], kept.y)
+    return kept
 
   @abc.abstractmethod
   def read(self, client_id: str) -> Examples:
@@ -90,8 +97,10 @@ class ArrayClientData(ClientData):
     super().__init__({i: len(e.y) for i, e in examples.items()})
     self._examples = dict(examples)
 
-  def read(self, client_id):
+  def examples(self, client_id):
     return self._examples[client_id]
+
+  read = examples
 
 
 class SelectedClientData(ClientData):
@@ -126,6 +135,31 @@ class SelectedClientData(ClientData):
     if chosen is None:
       return examples
     return Examples(examples.x[chosen], examples.y[chosen])
+
+
+class _Bytes(NamedTuple):
+  """An array as what its bytes stand for.
+
+  Attributes:
+    codes: uint8, of the array's shape.
+    values: float32[256], the values of the codes.
+  """
+
+  codes: np.ndarray
+  values: np.ndarray
+
+
+def _pack(x: np.ndarray) -> Union[np.ndarray, _Bytes]:
+  """Packs an array if that loses nothing, otherwise gives it back."""
+  if x.dtype != np.float32 or not x.size or not (x.min() >= 0 and x.max() <= 1):
+    return x
+  codes = np.rint(x * 255).astype(np.uint8)
+  # Whatever the file holds for k / 255: the ways to compute it differ in the
+  # last bit.
+  values = np.zeros(256, np.float32)
+  values[codes] = x
+  same = values[codes].view(np.int32) == x.view(np.int32)
+  return _Bytes(codes, values) if same.all() else x
 
 
 class SqlClientData(ClientData):
