@@ -583,12 +583,14 @@ def _worker_environment() -> dict[str, str]:
   Clients run in parallel, so each needs one thread only: 1.6 times faster than
   one client after the other on all cores. That thread is the one that TFF calls
   TensorFlow from (a negative number of inter-op threads): to hand each graph to
-  another thread costs 5 % of a round. And an update is megabytes that come
-  and go with each client. The malloc settings let the worker keep that memory
-  instead of giving it back to the kernel, which costs thousands of page faults
-  an update. As many arenas as clients in parallel: with fewer they wait for each
-  other's allocations, for a third of the time of Shakespeare's small tensors;
-  with many more the worker grows for hundreds of rounds.
+  another thread costs 5 % of a round.
+
+  An update is megabytes that come and go with each client. The malloc settings
+  let the worker keep that memory instead of giving it back to the kernel, which
+  costs thousands of page faults an update. There are as many arenas as clients
+  in parallel: with fewer they wait for each other's allocations, for a third of
+  the time of Shakespeare's small tensors; with many more the worker grows for
+  hundreds of rounds.
   """
   parallel_clients = _parallel_clients()
   return {
