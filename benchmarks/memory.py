@@ -17,8 +17,8 @@ from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
 from benchmarks import processes
-from experiments import run_folder
-from experiments import training
+from experiments.runs import run_folder
+from experiments.runs import training
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist
 from tff_ocs.tasks import task as task_lib

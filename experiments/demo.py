@@ -13,11 +13,11 @@ from absl import app
 from absl import flags
 
 import tff_ocs
-from experiments import run_folder
-from experiments import training
+from experiments.runs import run_folder
+from experiments.runs import training
 from plots import panels
-from plots import runs
 from tff_ocs import execution
+from tff_ocs.records import runs
 from tff_ocs.tasks import femnist
 
 _OUTPUT_DIR = flags.DEFINE_string(

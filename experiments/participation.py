@@ -30,11 +30,11 @@ from absl import app
 from absl import flags
 from absl import logging
 
-from experiments import jobs
-from experiments import published
-from plots import files
-from plots import participation
-from plots import runs
+from experiments.campaigns import jobs
+from experiments.campaigns import paper_runs
+from plots import enough_participants
+from tff_ocs.records import files
+from tff_ocs.records import runs
 
 # The flags that the program decides.
 _RESERVED = ('clients_per_round', 'expected_clients', 'sampling', 'seed')
@@ -110,7 +110,7 @@ def build_job(
   """
   is_full = expected_clients == clients_per_round
   sampling = 'full' if is_full else 'aocs'
-  flag_file = published.read(experiment, [sampling])[0]
+  flag_file = paper_runs.read(experiment, [sampling])[0]
   own_flags = [f'--clients_per_round={clients_per_round}', f'--seed={seed}']
   name = f'{experiment}_n{clients_per_round}_{sampling}'
   if not is_full:
@@ -193,7 +193,7 @@ def write_results(
   files.write_csv(output_dir / 'participation.csv', tabulate(all_found))
   with files.replacing(output_dir / 'participation.md') as path:
     path.write_text(format_markdown(all_found, caption))
-  participation.plot_participation(
+  enough_participants.plot_participation(
     [_panel(found) for found in all_found],
     [output_dir / f'participation.{ending}' for ending in ('png', 'pdf')],
     caption=caption,
@@ -206,7 +206,7 @@ def _format(trained):
 
 def _panel(found):
   """What the figure shows of an n."""
-  return participation.Panel(
+  return enough_participants.Panel(
     clients_per_round=found.full.clients_per_round,
     full_accuracy=found.full.mean,
     full_deviation=found.full.deviation,
@@ -253,10 +253,10 @@ def main(argv):
   if values.experiment == 'paper':
     sys.exit(
       'error: --experiment=paper is too much for one table, use one of'
-      f' {"|".join(published.EXPERIMENTS)}.'
+      f' {"|".join(paper_runs.EXPERIMENTS)}.'
     )
   try:
-    extra_flags = published.extra_flags(argv, _RESERVED)
+    extra_flags = paper_runs.extra_flags(argv, _RESERVED)
     by_n = {
       n: {
         m: [
@@ -278,7 +278,7 @@ def main(argv):
         print(shlex.join(job.command(values.output_dir)))
       return
     if extra_flags:
-      published.check_flags(all_jobs)
+      paper_runs.check_flags(all_jobs)
     _run(values, all_jobs, by_n)
   except (OSError, jobs.JobError) as error:
     sys.exit(f'error: {error}')
@@ -317,8 +317,8 @@ def _below(numbers, n):
 
 
 def _define_flags():
-  published.define_flags(with_methods=False)
-  flags.adopt_module_key_flags(published)
+  paper_runs.define_flags(with_methods=False)
+  flags.adopt_module_key_flags(paper_runs)
   flags.FLAGS.set_default('output_dir', 'participation')
   flags.DEFINE_list(
     'clients_per_round', ['16', '32', '64'], 'The sizes n of the cohorts.'

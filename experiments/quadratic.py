@@ -3,8 +3,8 @@
   python -m experiments.quadratic
 
 DSGD, Eq. (2), and FedAvg, Algorithm 3, with each sampling, on problems of which
-all constants are known (`tff_ocs.tasks.quadratic`): quadratics for Theorems 13
-and 17, and tilted wells, which are not convex, for Theorems 15 and 18. In each
+all constants are known (`experiments.theory.problems`): quadratics for Theorems
+13 and 17, and tilted wells, which are not convex, for Theorems 15 and 18. In each
 round, E||x^{k+1} - x*||^2 or E f(x^{k+1}) - f*, as a mean over the repeats, is
 compared with the theorem's right-hand side at what was measured before it; so
 are the bounds with the faults of their derivations repaired (docs/theory.md).
@@ -33,13 +33,13 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from experiments import bounds
-from experiments import convergence
-from experiments import counterexamples
-from experiments import monte_carlo
-from experiments import step_sizes
-from plots import files
-from tff_ocs.tasks import quadratic
+from experiments.theory import bounds
+from experiments.theory import convergence
+from experiments.theory import counterexamples
+from experiments.theory import monte_carlo
+from experiments.theory import problems
+from experiments.theory import step_sizes
+from tff_ocs.records import files
 
 _CSV_FILES = ('bounds', 'examples', 'neighbourhood', 'step_sizes')
 _HETEROGENEITIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -84,10 +84,10 @@ def run(values, output_dir: pathlib.Path) -> bool:
     'seed': values.seed,
   }
   shape_of_convex = {**shape, 'strong_convexity': values.strong_convexity}
-  convex = quadratic.make_quadratics(
+  convex = problems.make_quadratics(
     heterogeneity=values.heterogeneity, **shape_of_convex
   )
-  wells = quadratic.make_tilted_wells(
+  wells = problems.make_tilted_wells(
     heterogeneity=values.heterogeneity, **shape
   )
   m, seed = values.expected_clients, values.seed
@@ -157,7 +157,7 @@ def _neighbourhoods(problem, values) -> Iterable[dict[str, Any]]:
 
 def _step_sizes(shape, values) -> Iterable[dict[str, Any]]:
   for heterogeneity in _HETEROGENEITIES:
-    problem = quadratic.make_quadratics(heterogeneity=heterogeneity, **shape)
+    problem = problems.make_quadratics(heterogeneity=heterogeneity, **shape)
     for sampling in ('full', 'uniform', 'ocs'):
       yield {
         'heterogeneity': heterogeneity,

@@ -10,7 +10,7 @@ import sys
 from absl import app
 from absl import flags
 
-from experiments import binary
+from experiments.runs import experiment_flags
 from tff_ocs.tasks import shakespeare
 
 _DATA_SOURCE = flags.DEFINE_enum(
@@ -29,9 +29,9 @@ _SEQUENCE_LENGTH = flags.DEFINE_integer(
   lower_bound=1,
 )
 
-flags.adopt_module_key_flags(binary)
-flags.set_default(binary.EXPECTED_CLIENTS, 2)
-flags.set_default(binary.BATCH_SIZE, shakespeare.BATCH_SIZE)
+flags.adopt_module_key_flags(experiment_flags)
+flags.set_default(experiment_flags.EXPECTED_CLIENTS, 2)
+flags.set_default(experiment_flags.BATCH_SIZE, shakespeare.BATCH_SIZE)
 
 # Tuned on a holdout set by the authors (Section 5.3).
 _UNIFORM_LEARNING_RATE = 2**-3
@@ -41,35 +41,35 @@ _LEARNING_RATE = 2**-2
 def main(argv):
   if len(argv) > 1:
     sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
-  binary.check_goes_with_tff(
+  experiment_flags.check_goes_with_tff(
     _DATA_SOURCE.value,
     {
-      'cache_dir': binary.CACHE_DIR.value,
-      'data_name': binary.DATA_NAME.value,
+      'cache_dir': experiment_flags.CACHE_DIR.value,
+      'data_name': experiment_flags.DATA_NAME.value,
     },
   )
 
   def load_task():
     settings = {
-      'seed': binary.SEED.value,
+      'seed': experiment_flags.SEED.value,
       'sequence_length': _SEQUENCE_LENGTH.value,
-      'batch_size': binary.BATCH_SIZE.value,
+      'batch_size': experiment_flags.BATCH_SIZE.value,
     }
     if _DATA_SOURCE.value == 'bundled':
       return shakespeare.load_bundled(**settings)
     if _DATA_SOURCE.value == 'synthetic':
       return shakespeare.load_synthetic(**settings)
     return shakespeare.load_tff(
-      cache_dir=binary.CACHE_DIR.value,
-      data_name=binary.DATA_NAME.value,
+      cache_dir=experiment_flags.CACHE_DIR.value,
+      data_name=experiment_flags.DATA_NAME.value,
       **settings,
     )
 
-  if binary.SAMPLING.value == 'uniform':
+  if experiment_flags.SAMPLING.value == 'uniform':
     learning_rate = _UNIFORM_LEARNING_RATE
   else:
     learning_rate = _LEARNING_RATE
-  binary.run(
+  experiment_flags.run(
     load_task=load_task,
     data=f'shakespeare_{_DATA_SOURCE.value}',
     client_learning_rate=learning_rate,

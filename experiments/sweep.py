@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from absl import app
 from absl import flags
 
-from experiments import jobs
-from experiments import published
+from experiments.campaigns import jobs
+from experiments.campaigns import paper_runs
 
 
 def main(argv):
   values = flags.FLAGS
   try:
-    extra_flags = published.extra_flags(
+    extra_flags = paper_runs.extra_flags(
       argv, ('seed', 'sampling', 'expected_clients')
     )
     all_jobs = build_jobs(
-      published.read(values.experiment, values.methods),
+      paper_runs.read(values.experiment, values.methods),
       values.repeats,
       extra_flags,
     )
@@ -35,7 +35,7 @@ def main(argv):
       _print_commands(all_jobs, values.output_dir)
       return
     if extra_flags:
-      published.check_flags(all_jobs)
+      paper_runs.check_flags(all_jobs)
     failed = jobs.run_jobs(
       all_jobs,
       output_dir=values.output_dir,
@@ -64,8 +64,8 @@ def main(argv):
 
 
 def _define_flags():
-  published.define_flags()
-  flags.adopt_module_key_flags(published)
+  paper_runs.define_flags()
+  flags.adopt_module_key_flags(paper_runs)
   flags.DEFINE_integer(
     'repeats',
     5,
@@ -75,7 +75,7 @@ def _define_flags():
 
 
 def build_jobs(
-  flag_files: Sequence[published.FlagFile],
+  flag_files: Sequence[paper_runs.FlagFile],
   repeats: int,
   extra_flags: Sequence[str],
 ) -> list[jobs.Job]:

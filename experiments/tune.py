@@ -37,11 +37,11 @@ from absl import app
 from absl import flags
 from absl import logging
 
-from experiments import jobs
-from experiments import published
-from plots import files
-from plots import runs
+from experiments.campaigns import jobs
+from experiments.campaigns import paper_runs
 from plots import tuning
+from tff_ocs.records import files
+from tff_ocs.records import runs
 
 # By binary. The paper gives no grid for CIFAR100; this one has its two choices
 # inside.
@@ -303,7 +303,7 @@ def _format_step_size(step_size):
 
 
 def tune(
-  flag_files: Sequence[published.FlagFile],
+  flag_files: Sequence[paper_runs.FlagFile],
   grid: Sequence[float],
   *,
   repeats: int,
@@ -384,7 +384,7 @@ def tune(
 
 
 def build_jobs(
-  flag_files: Sequence[published.FlagFile],
+  flag_files: Sequence[paper_runs.FlagFile],
   grid: Sequence[float],
   repeats: int,
   extra_flags: Sequence[str],
@@ -425,11 +425,11 @@ def main(argv):
   if values.experiment == 'paper':
     sys.exit(
       'error: --experiment=paper is too much for one search, use one of'
-      f' {"|".join(published.EXPERIMENTS)}.'
+      f' {"|".join(paper_runs.EXPERIMENTS)}.'
     )
   try:
-    extra_flags = published.extra_flags(argv, _RESERVED)
-    flag_files = published.read(values.experiment, values.methods)
+    extra_flags = paper_runs.extra_flags(argv, _RESERVED)
+    flag_files = paper_runs.read(values.experiment, values.methods)
     if values.grid:
       grid = [float(value) for value in values.grid]
     else:
@@ -440,7 +440,7 @@ def main(argv):
         print(shlex.join(job.command(values.output_dir)))
       return
     if extra_flags:
-      published.check_flags(first_jobs)
+      paper_runs.check_flags(first_jobs)
     tune(
       flag_files,
       grid,
@@ -457,8 +457,8 @@ def main(argv):
 
 
 def _define_flags():
-  published.define_flags()
-  flags.adopt_module_key_flags(published)
+  paper_runs.define_flags()
+  flags.adopt_module_key_flags(paper_runs)
   flags.FLAGS.set_default('output_dir', 'tuning')
   flags.DEFINE_list(
     'grid',

@@ -22,10 +22,10 @@ from absl import app
 from absl import flags
 from absl import logging
 
-from plots import improvement
+from plots import improvement_curves
 from plots import panels
-from plots import runs
 from plots import sizes
+from tff_ocs.records import runs
 
 
 class _Figure(NamedTuple):
@@ -159,7 +159,7 @@ def _draw_all(groups, output_dir, cache_dir):
   others = []
   if _select_compressed(groups):
     others.append((_COMPRESSION, _draw_compression))
-  if improvement.select(groups):
+  if improvement_curves.select(groups):
     others.append((_IMPROVEMENT, _draw_improvement))
   for name, draw in others:
     try:
@@ -233,7 +233,7 @@ def _draw_compression(groups, output_dir):
 
 def _draw_improvement(groups, output_dir):
   """Draws the improvement factors; raises what `_draw` does."""
-  selected = improvement.select(groups)
+  selected = improvement_curves.select(groups)
   if not selected:
     raise runs.RunsError(
       'there are no runs with --sampling=aocs that measured the improvement'
@@ -241,7 +241,7 @@ def _draw_improvement(groups, output_dir):
     )
   output_dir.mkdir(parents=True, exist_ok=True)
   paths = _paths(output_dir, _IMPROVEMENT)
-  improvement.plot_improvement(selected, paths)
+  improvement_curves.plot_improvement(selected, paths)
   print(paths[0])
 
 

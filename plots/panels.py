@@ -17,8 +17,8 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import curves
-from plots import files
-from plots import runs
+from tff_ocs.records import files
+from tff_ocs.records import runs
 
 # Of Okabe and Ito's palette, told apart by the colour-blind and, through their
 # lightness, in grey. OCS and AOCS should do the same: OCS is a broad line below

@@ -14,7 +14,7 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import panels
-from plots import runs
+from tff_ocs.records import runs
 
 _NUM_BINS = 40
 

@@ -19,8 +19,8 @@ import numpy as np
 from absl import app
 from absl import flags
 
-from plots import files
-from plots import runs
+from tff_ocs.records import files
+from tff_ocs.records import runs
 
 _NONE = '–'
 

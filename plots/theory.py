@@ -27,7 +27,7 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import panels
-from plots import runs
+from tff_ocs.records import runs
 
 _SAMPLINGS = ('full', 'uniform', 'ocs')
 # With colours, tell the samplings apart in grey too.

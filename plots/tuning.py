@@ -12,7 +12,7 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import panels
-from plots import runs
+from tff_ocs.records import runs
 
 # With colours and dashes, tell the samplings apart in grey too.
 _MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D', 'aocs': '^'}

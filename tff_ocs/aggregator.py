@@ -18,7 +18,7 @@ from tff_ocs import communication
 from tff_ocs import fingerprints
 from tff_ocs import improvement as improvement_lib
 from tff_ocs import schemes
-from tff_ocs import sender_sum
+from tff_ocs import sum_of_senders
 
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
 # The probability q_i with which a client is available, and whether it is.
@@ -400,7 +400,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       if self._leaves_out_zeros:
         value_output = tff.templates.MeasuredProcessOutput(
           state['value_sum'],
-          sender_sum.sum_of_senders(sent),
+          sum_of_senders.sum_of_senders(sent),
           tff.federated_value((), tff.SERVER),
         )
       else:

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from plots import runs
+from tff_ocs.records import runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 

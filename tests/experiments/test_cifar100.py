@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from absl import flags
 
-from experiments import run_folder
-from plots import runs
+from experiments.runs import run_folder
 from tests.experiments import test_shakespeare
+from tff_ocs.records import runs
 
 SMALL = (
   '--data_source=synthetic',

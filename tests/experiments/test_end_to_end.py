@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from plots import runs
 from tests.experiments import real_runs
+from tff_ocs.records import runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from experiments import femnist
-from experiments import run_folder
-from plots import runs
+from experiments.runs import run_folder
+from tff_ocs.records import runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from experiments import jobs
 from experiments import participation
-from plots import runs
+from experiments.campaigns import jobs
+from tff_ocs.records import runs
 
 COMMAND = (
   sys.executable,

@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-from experiments import bounds
-from experiments import counterexamples
 from experiments import quadratic
+from experiments.theory import bounds
+from experiments.theory import counterexamples
 
 UNEQUAL_WEIGHTS = counterexamples.examples()[0]
 

@@ -13,8 +13,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import run_folder
-from plots import runs
+from experiments.runs import run_folder
+from tff_ocs.records import runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 

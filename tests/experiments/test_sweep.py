@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 
-from experiments import jobs
-from experiments import published
 from experiments import sweep
+from experiments.campaigns import jobs
+from experiments.campaigns import paper_runs
 from tests.experiments import real_runs
 
 COMMAND = (
@@ -127,8 +127,8 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path):
 
 def test_jobs_of_one_seed_come_before_those_of_the_next():
   flag_files = [
-    published.FlagFile('a', 'femnist', ('--x=1',)),
-    published.FlagFile('b', 'cifar100', ()),
+    paper_runs.FlagFile('a', 'femnist', ('--x=1',)),
+    paper_runs.FlagFile('b', 'cifar100', ()),
   ]
   all_jobs = sweep.build_jobs(flag_files, 2, ['--x=2'])
   assert [job.name for job in all_jobs] == [
@@ -143,7 +143,9 @@ def test_jobs_of_one_seed_come_before_those_of_the_next():
 
 
 def test_dry_run_marks_finished_runs(tmp_path, capsys):
-  all_jobs = sweep.build_jobs([published.FlagFile('a b', 'femnist', ())], 2, [])
+  all_jobs = sweep.build_jobs(
+    [paper_runs.FlagFile('a b', 'femnist', ())], 2, []
+  )
   folder = tmp_path / 'a b_seed0'
   folder.mkdir()
   (folder / 'config.json').write_text('{"seed": 0}')

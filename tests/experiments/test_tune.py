@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import published
 from experiments import tune
-from plots import runs
+from experiments.campaigns import paper_runs
 from tests.plots import made_up
+from tff_ocs.records import runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 GRID = [0.5, 0.25, 0.125, 0.0625, 0.03125]
@@ -270,7 +270,7 @@ def started(monkeypatch, tmp_path):
   return started
 
 
-FLAG_FILES = published.read('femnist_1', ['full', 'uniform'])
+FLAG_FILES = paper_runs.read('femnist_1', ['full', 'uniform'])
 
 
 def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
@@ -342,8 +342,8 @@ def test_search_without_end_is_written_and_told(tmp_path, started):
 
 
 def test_paper_is_within_the_default_grids():
-  for experiment in published.EXPERIMENTS:
-    for flag_file in published.read(experiment, ['full', 'uniform', 'aocs']):
+  for experiment in paper_runs.EXPERIMENTS:
+    for flag_file in paper_runs.read(experiment, ['full', 'uniform', 'aocs']):
       grid = tune._GRIDS[flag_file.binary]
       values = tune.jobs.Job(*flag_file).values
       assert float(values['client_learning_rate']) in grid

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from plots import figures
-from plots import runs
 from plots import sizes
 from tests.plots import made_up
+from tff_ocs.records import runs
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

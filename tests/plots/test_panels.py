@@ -5,8 +5,8 @@ import pytest
 from matplotlib import image
 
 from plots import panels
-from plots import runs
 from tests.plots import made_up
+from tff_ocs.records import runs
 
 
 def read(path, *args, **kwargs):

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from plots import runs
 from plots import summary
 from tests.plots import made_up
+from tff_ocs.records import runs
 
 _NAN = float('nan')
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from plots import runs
 from plots import tuning
+from tff_ocs.records import runs
 
 _NAN = float('nan')
 FULL = tuning.Line(

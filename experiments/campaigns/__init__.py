@@ -1,0 +1,1 @@
+"""Many runs: the paper's list, jobs, the local and the Ray runner."""

@@ -1,0 +1,328 @@
+"""Runs of the experiment binaries on the nodes of a Ray cluster.
+
+Nothing is shared with the nodes but Ray. This code is sent to them; they need
+the packages of requirements.lock and, for --data_source=tff, --cache_dir (an
+absolute path) or the way to download to it. A run works in a temporary folder
+of its node, and its files come back when it ends, and with each checkpoint. If
+its node is lost, it goes on from there on another.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Optional
+
+import ray
+
+from experiments.campaigns import jobs
+from experiments.runs import run_folder
+from tff_ocs.records import locking
+
+# As on one machine. Where a node has less, all runs are content with that.
+_CORES_OF_A_RUN = 2
+_PACKAGES = ('experiments', 'tff_ocs')
+_PORT = 6379
+_CONNECT_SECONDS = 60
+# Joining a cluster that is not there can last for ever, and cannot be
+# interrupted: another process tries it.
+_PROBE = 'import ray, sys; ray.init(sys.argv[1], log_to_driver=False)'
+
+
+class RayRunner:
+  """Runs jobs on a Ray cluster."""
+
+  def __init__(self, output_dir: pathlib.Path, address: str):
+    """Joins the cluster.
+
+    Args:
+      output_dir: The folder of the runs' folders.
+      address: 'auto', or 'HOST' or 'HOST:PORT' of the head of a cluster that
+        this machine is a node of.
+
+    Raises:
+      JobError: If there is none.
+    """
+    self._output_dir = output_dir
+    self._stack = contextlib.ExitStack()
+    self._tasks = {}
+    self._rounds = {}
+    self._started = set()
+    _settle_replacements(output_dir)
+    _join(address)
+    # To import these modules a node would have to start TensorFlow, which only
+    # the run's own process needs: so they are sent with the task.
+    for module in (jobs, locking, sys.modules[__name__]):
+      ray.cloudpickle.register_pickle_by_value(module)
+    of_nodes = [
+      int(node['Resources'].get('CPU', 0))
+      for node in ray.nodes()
+      if node['Alive']
+    ]
+    self._num_cores = min([_CORES_OF_A_RUN, *filter(None, of_nodes)])
+    self._run = ray.remote(
+      num_cpus=self._num_cores, max_retries=0, num_returns='streaming'
+    )(_run_on_node)
+    # What Ray tells of its nodes would break into the progress bar.
+    nowhere = self._stack.enter_context(open(os.devnull, 'w'))
+    self._stack.enter_context(contextlib.redirect_stdout(nowhere))
+
+  def has_room(self) -> bool:
+    return True  # Ray lets them wait.
+
+  @property
+  def num_running(self) -> int:
+    return len(self._started)
+
+  def start(self, job):
+    folder = self._output_dir / job.name
+    jobs.log_path(self._output_dir, job).write_bytes(b'')
+    task = self._run.remote(job, _read_files(folder), self._num_cores)
+    self._tasks[task] = job
+
+  def count_rounds(self, job) -> int:
+    return self._rounds.get(job.name, 0)
+
+  def wait(self) -> list[jobs.Ended]:
+    """Waits a little, and returns the jobs that have ended since."""
+    ready, _ = ray.wait(
+      list(self._tasks),
+      num_returns=len(self._tasks),
+      timeout=jobs.POLL_SECONDS,
+    )
+    ended = []
+    for task in ready:
+      job = self._tasks[task]
+      try:
+        rounds, files, output, status = ray.get(next(task))
+      except (ray.exceptions.RayError, StopIteration) as error:
+        end = jobs.Ended(job, 1, _describe_loss(error))
+        with jobs.log_path(self._output_dir, job).open('a') as log:
+          log.write(f'\n{end.loss}\n')
+      else:
+        self._started.add(task)
+        self._rounds[job.name] = rounds
+        if files is not None:
+          if files:  # A run that was refused has made no folder.
+            _replace(self._output_dir / job.name, files)
+          jobs.log_path(self._output_dir, job).write_bytes(output)
+        end = None if status is None else jobs.Ended(job, status)
+      if end is not None:
+        del self._tasks[task]
+        self._started.discard(task)
+        ended.append(end)
+    return ended
+
+  def close(self):
+    ray.shutdown()  # Ends the runs that go on.
+    self._stack.close()
+
+
+def _join(address):
+  if '://' in address:
+    raise jobs.JobError(
+      f'--ray_address must be auto, HOST or HOST:PORT, found {address}. Start'
+      ' the program on a machine of the cluster.'
+    )
+  if address != 'auto' and ':' not in address:
+    address = f'{address}:{_PORT}'
+  os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
+  # Its C++ half would break into the progress bar.
+  os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
+  try:
+    probe = subprocess.run(
+      [sys.executable, '-W', 'ignore', '-c', _PROBE, address],
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.PIPE,
+      text=True,
+      timeout=_CONNECT_SECONDS,
+    )
+    reason = (probe.stderr.strip().splitlines() or ['no reason given'])[-1]
+    is_there = probe.returncode == 0
+  except subprocess.TimeoutExpired:
+    reason = f'no answer within {_CONNECT_SECONDS} s'
+    is_there = False
+  if not is_there:
+    raise jobs.JobError(
+      f'--ray_address={address}: this machine is not a node of a Ray cluster'
+      f' there, or cannot reach it: {reason}. ray start makes it one.'
+    )
+  with warnings.catch_warnings():
+    # Of things to come in Ray.
+    warnings.simplefilter('ignore', FutureWarning)
+    ray.init(
+      address,
+      log_to_driver=False,
+      logging_level=logging.ERROR,
+      runtime_env={
+        'py_modules': [str(jobs.ROOT / name) for name in _PACKAGES],
+        'excludes': ['__pycache__'],
+        'env_vars': {'TFF_OCS_GIT_COMMIT': run_folder.git_commit()},
+      },
+    )
+
+
+def _describe_loss(error) -> str:
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+  if isinstance(error, ray.exceptions.RayTaskError):
+    lines = lines[-1:]  # Before it comes the traceback.
+  return f'lost by Ray: {(lines or [type(error).__name__])[0]}'
+
+
+def _run_on_node(
+  job: jobs.Job, files: dict[str, bytes], num_cores: int
+) -> Iterator[tuple[int, Optional[dict[str, bytes]], bytes, Optional[int]]]:
+  """Runs a job on the node where this is called.
+
+  Args:
+    job: The job.
+    files: The files of its folder, if it was interrupted.
+    num_cores: How many cores it may use.
+
+  Yields:
+    The number of rounds that are done; at each checkpoint and at the end the
+    files of the folder and what the run has printed; at the end its exit
+    status.
+  """
+  with tempfile.TemporaryDirectory(prefix='tff_ocs_') as output_dir:
+    output_dir = pathlib.Path(output_dir)
+    folder, log = output_dir / job.name, output_dir / 'log'
+    _write_files(folder, files)
+    with _cores(num_cores) as cores:
+      process = jobs.start_process(
+        job.command(output_dir), cwd=output_dir, log=log, cores=cores
+      )
+      try:
+        yield from _follow(process, folder, log)
+      finally:
+        process.kill()
+        process.wait()
+
+
+def _follow(process, folder, log):
+  rounds, checkpoint = jobs.count_rounds(folder), _newest_checkpoint(folder)
+  yield rounds, None, b'', None
+  while process.poll() is None:
+    # More slowly than the results are fetched.
+    time.sleep(2 * jobs.POLL_SECONDS)
+    now = jobs.count_rounds(folder), _newest_checkpoint(folder)
+    if now == (rounds, checkpoint):
+      continue
+    files = None
+    if now[1] not in (None, checkpoint):
+      try:
+        files = _read_files(folder, now[1])
+      except FileNotFoundError:  # It has been replaced by newer ones meanwhile.
+        continue
+    rounds, checkpoint = now
+    yield rounds, files, b'' if files is None else log.read_bytes(), None
+  yield (
+    jobs.count_rounds(folder),
+    _read_files(folder),
+    log.read_bytes(),
+    process.returncode,
+  )
+
+
+@contextlib.contextmanager
+def _cores(number):
+  """Cores of this machine that no other run has; all if there are too few."""
+  folder = pathlib.Path(tempfile.gettempdir()) / f'tff_ocs_cores_{os.getuid()}'
+  folder.mkdir(exist_ok=True)
+  everything = sorted(os.sched_getaffinity(0))
+  cores = []
+  with contextlib.ExitStack() as stack:
+    for core in everything:
+      file = stack.enter_context((folder / str(core)).open('w'))
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        continue
+      cores.append(core)
+      if len(cores) == number:
+        break
+    else:
+      # Ray counts more cores than there are.
+      cores = everything
+    yield cores
+
+
+def _newest_checkpoint(folder) -> Optional[str]:
+  paths = (folder / 'checkpoints').glob('after_round_*')
+  # What is being written has more at its end.
+  numbers = [path.name[len('after_round_') :] for path in paths]
+  rounds = [int(number) for number in numbers if number.isdigit()]
+  return f'after_round_{max(rounds)}' if rounds else None
+
+
+def _read_files(
+  folder: pathlib.Path, checkpoint: Optional[str] = None
+) -> dict[str, bytes]:
+  """The files of a run by their paths in its folder.
+
+  Args:
+    folder: The run's folder, which need not exist.
+    checkpoint: The one checkpoint to read, while the run goes on; `None` reads
+      all there are.
+
+  Returns:
+    The contents of the files.
+
+  Raises:
+    FileNotFoundError: If a file was removed meanwhile.
+  """
+  files = {}
+  # Sorted, the checkpoints come before the metrics, which must not end earlier.
+  for path in sorted(folder.rglob('*')):
+    parts = path.relative_to(folder).parts
+    if checkpoint is not None:
+      if parts[0] == 'checkpoints' and checkpoint not in parts:
+        continue
+      if '_temp' in parts[0] or '.partial' in parts[0]:
+        continue
+    if path.is_file():
+      files['/'.join(parts)] = path.read_bytes()
+  return files
+
+
+def _write_files(folder: pathlib.Path, files: dict[str, bytes]) -> None:
+  for name, content in files.items():
+    path = pathlib.PurePosixPath(name)
+    if path.is_absolute() or '..' in path.parts:
+      raise ValueError(f'{name} is not a path within a folder.')
+    path = folder / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _replace(folder: pathlib.Path, files: dict[str, bytes]) -> None:
+  """Replaces a folder wholly, or not at all."""
+  partial = folder.with_name(f'.{folder.name}.partial')
+  shutil.rmtree(partial, ignore_errors=True)
+  _write_files(partial, files)
+  former = folder.with_name(f'.{folder.name}.former')
+  if folder.exists():
+    folder.rename(former)
+  partial.rename(folder)
+  shutil.rmtree(former, ignore_errors=True)
+
+
+def _settle_replacements(output_dir: pathlib.Path) -> None:
+  """Ends what `_replace` had begun when a former program ended."""
+  for former in output_dir.glob('.*.former'):
+    folder = output_dir / former.name[1 : -len('.former')]
+    if folder.exists():
+      shutil.rmtree(former)
+    else:
+      former.rename(folder)
+  for partial in output_dir.glob('.*.partial'):
+    shutil.rmtree(partial)

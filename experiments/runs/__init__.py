@@ -1,0 +1,1 @@
+"""One run: its flags, its training loop and its checkpoints."""

@@ -1,0 +1,155 @@
+"""Checkpoints of a run, in TFF's `FileProgramStateManager`.
+
+A run is a function of its settings, of the server's state and of the number of
+the round: cohorts, shuffles and coins follow from the seed and that number. So
+this is all that is kept, with the bits sent so far.
+"""
+
+import asyncio
+import os
+import pathlib
+import shutil
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+from typing import Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import logging
+
+from tff_ocs.records import writing
+
+_PREFIX = 'after_round_'
+
+
+class Progress(NamedTuple):
+  """How far a run has come.
+
+  Attributes:
+    state: The state of the training process.
+    cumulative_uplink_bits: The bits sent so far.
+  """
+
+  state: Any
+  cumulative_uplink_bits: int
+
+
+class Checkpoints:
+  """The checkpoints of one run, in a folder of their own."""
+
+  def __init__(self, path: Union[str, os.PathLike]):
+    """Opens the folder, which need not exist.
+
+    Args:
+      path: The folder.
+    """
+    self._path = pathlib.Path(path)
+    # What was being written when a former run ended.
+    for partial in self._path.glob(f'{_PREFIX}*_temp*'):
+      shutil.rmtree(partial)
+    self._manager = tff.program.FileProgramStateManager(
+      # Two, so that there is another if the last cannot be read.
+      self._path,
+      prefix=_PREFIX,
+      keep_total=2,
+      keep_first=False,
+    )
+
+  def save(self, progress: Progress, round_num: int) -> None:
+    """Saves the progress after a round; it is there wholly or not at all.
+
+    Args:
+      progress: The progress.
+      round_num: The number of the finished round.
+
+    Raises:
+      OSError: If the folder cannot be written to.
+    """
+    with writing.explained(self._path_of(round_num)):
+      asyncio.run(self._manager.save(progress, round_num))
+
+  def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:
+    """Loads the last checkpoint that can be read.
+
+    Args:
+      like: A progress of the same structure.
+
+    Returns:
+      The progress and the number of the round to go on with; `None` and 0 if
+      there is no checkpoint.
+
+    Raises:
+      OSError: If the folder cannot be written to, and what cannot be read not
+        be dropped.
+    """
+    for version in reversed(self._versions()):
+      try:
+        progress = asyncio.run(self._manager.load(version, like))
+        _check_state(progress.state, like.state)
+      except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        # Says nothing against the file.
+        raise OSError(
+          f'{self._path_of(version)} cannot be read for want of memory.'
+        ) from error
+      except Exception as error:  # Whatever TensorFlow finds wrong with a file.
+        logging.warning(
+          'The checkpoint after round %d cannot be read (%s); the run goes on'
+          ' from the one before, or else from its start.',
+          version,
+          (str(error).splitlines() or [repr(error)])[0],
+        )
+        self._drop(version)
+        continue
+      return progress, version + 1
+    return None, 0
+
+  def drop_from(self, round_num: int) -> None:
+    """Drops the checkpoints after rounds whose metrics are lost.
+
+    Going on from them would leave a gap in the metrics.
+
+    Args:
+      round_num: The number of the first such round.
+
+    Raises:
+      OSError: If the folder cannot be written to.
+    """
+    for version in self._versions():
+      if version >= round_num:
+        logging.warning(
+          'The checkpoint after round %d is left out, since metrics.csv ends'
+          ' before round %d.',
+          version,
+          round_num,
+        )
+        self._drop(version)
+
+  def remove(self) -> None:
+    """Removes all checkpoints, once the run is finished."""
+    # What cannot be removed does no harm any more.
+    shutil.rmtree(self._path, ignore_errors=True)
+
+  def _versions(self):
+    return asyncio.run(self._manager.get_versions()) or []
+
+  def _path_of(self, version):
+    return self._path / f'{_PREFIX}{version}'
+
+  def _drop(self, version):
+    path = self._path_of(version)
+    with writing.explained(path):
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _check_state(found, expected):
+  """Checks what TFF does not: that the tensors are of the same kind."""
+  found, expected = tf.nest.flatten(found), tf.nest.flatten(expected)
+  for value, like in zip(found, expected):
+    value, like = np.asarray(value), np.asarray(like)
+    if (value.shape, value.dtype) != (like.shape, like.dtype):
+      raise ValueError(
+        f'it has {value.dtype}{list(value.shape)} where the run has'
+        f' {like.dtype}{list(like.shape)}'
+      )

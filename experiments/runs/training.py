@@ -1,0 +1,186 @@
+"""The round loop of all experiments."""
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Optional
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+from absl import logging
+
+from experiments.runs import checkpoints
+from experiments.runs import run_folder
+from tff_ocs import simple_fedavg
+from tff_ocs.tasks import task as task_lib
+
+
+def check_cohort(task: task_lib.Task, clients_per_round: int) -> None:
+  """Checks that the pool is large enough for the cohort.
+
+  Args:
+    task: The task, with the pool.
+    clients_per_round: The size n of the cohort.
+
+  Raises:
+    ValueError: If the pool has fewer clients.
+  """
+  pool_size = len(task.train.client_ids)
+  if clients_per_round > pool_size:
+    raise ValueError(
+      f'--clients_per_round={clients_per_round} is more than the {pool_size}'
+      f' clients of the pool ({task.data_name}).'
+    )
+
+
+def train(
+  *,
+  task: task_lib.Task,
+  process: tff.templates.IterativeProcess,
+  clients_per_round: int,
+  total_rounds: int,
+  rounds_per_eval: int,
+  rounds_per_checkpoint: int,
+  seed: int,
+  folder: run_folder.RunFolder,
+  name: str,
+  availability: Optional[Mapping[str, float]] = None,
+) -> None:
+  """Trains, and writes the metrics and the final weights.
+
+  The cohorts are drawn uniformly without replacement. They, the clients'
+  shuffles and their coins depend on `seed` and the round only, so that methods
+  under comparison share them.
+
+  Args:
+    task: What is trained.
+    process: How, as of `tff_ocs.build_federated_averaging_process` with a
+      `tff_ocs.ClientSamplingFactory`.
+    clients_per_round: The size n of the cohort.
+    total_rounds: The number of rounds.
+    rounds_per_eval: The validation set is evaluated after each round whose
+      number, from 0, is divisible by it, and after the last.
+    rounds_per_checkpoint: A checkpoint is saved after each so many rounds.
+    seed: The experiment's seed.
+    folder: The run's folder, started. The run goes on from its last
+      checkpoint.
+    name: What the progress bar calls the run.
+    availability: For a process with availability: the probability q_i of each
+      client, by its id.
+
+  Raises:
+    OSError: If the folder cannot be written to.
+    ValueError: If the pool has fewer than `clients_per_round` clients.
+    WorkerError: If the worker cannot be started or keeps dying.
+  """
+  check_cohort(task, clients_per_round)
+  cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
+  evaluate = task_lib.build_evaluation(task.model, task.test)
+  state, cumulative_bits = process.initialize(), 0
+  progress, first_round = folder.checkpoints.load_latest(
+    checkpoints.Progress(state, cumulative_bits)
+  )
+  if progress is not None:
+    logging.info('Going on from the checkpoint, with round %d.', first_round)
+    state, cumulative_bits = (
+      progress.state,
+      int(progress.cumulative_uplink_bits),
+    )
+  # What is there by now stays: only what comes later need be looked through.
+  gc.collect()
+  gc.freeze()
+  shown = {}
+  rounds = tqdm.tqdm(
+    range(first_round, total_rounds),
+    desc=name,
+    initial=first_round,
+    total=total_rounds,
+    unit='round',
+    file=sys.stderr,  # On the standard output there may be results.
+  )
+  for round_num in rounds:
+    start = time.monotonic()
+    state, output = process.next(state, cohort_of(round_num))
+    seconds = time.monotonic() - start
+    of_aggregator = output['aggregator']
+    cumulative_bits += int(of_aggregator['uplink_bits'])
+    metrics = {
+      'training_loss': float(output['training_loss']),
+      'available': int(
+        of_aggregator.get('available', of_aggregator['cohort_size'])
+      ),
+      'participants': int(of_aggregator['participants']),
+      'expected_participants': float(of_aggregator['expected_participants']),
+      'num_iterations': int(of_aggregator['num_iterations']),
+      'non_finite_clients': int(of_aggregator['non_finite_clients']),
+      **{
+        name: float(of_aggregator[name])
+        for name in ('improvement_factor', 'relative_improvement_factor')
+        if name in of_aggregator
+      },
+      'cohort_examples': int(output['num_examples']),
+      'uplink_bits': int(of_aggregator['uplink_bits']),
+      'cumulative_uplink_bits': cumulative_bits,
+      'seconds': round(seconds, 4),
+    }
+    if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
+      evaluation = evaluate(state.weights)
+      metrics['validation_accuracy'] = evaluation.accuracy
+      metrics['validation_loss'] = evaluation.loss
+      shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+    folder.release(metrics, round_num)
+    logging.info('Round %d: %s', round_num, metrics)
+    if metrics['non_finite_clients']:
+      logging.warning(
+        'Round %d: the updates of %d clients are NaN or infinite; the step size'
+        ' may be too large.',
+        round_num,
+        metrics['non_finite_clients'],
+      )
+    shown['loss'] = f'{metrics["training_loss"]:.3f}'
+    shown['Gbit'] = f'{cumulative_bits / 1e9:.2f}'
+    rounds.set_postfix(shown)
+    if (round_num + 1) % rounds_per_checkpoint == 0:
+      folder.checkpoints.save(
+        checkpoints.Progress(state, cumulative_bits), round_num
+      )
+      # Saving leaves graphs with cycles, each with a copy of the weights.
+      gc.collect()
+  gc.unfreeze()
+  folder.finish(state.weights)
+
+
+def _build_cohorts(
+  task: task_lib.Task,
+  clients_per_round: int,
+  seed: int,
+  availability: Optional[Mapping[str, float]],
+) -> Callable[[int], list]:
+  """A function from the round to the cohort's data, as the process takes it."""
+  draw = tff.simulation.build_uniform_sampling_fn(
+    task.train.client_ids, replace=False, random_seed=seed
+  )
+
+  def client(client_id, round_num):
+    examples = task.train.examples(client_id)
+    data = {
+      'x': examples.x,
+      'y': examples.y,
+      'seed': simple_fedavg.client_seed(seed, round_num, client_id),
+    }
+    if availability is not None:
+      data['availability'] = np.float32(availability[client_id])
+    return data
+
+  def cohort_of(round_num):
+    # The largest client first, so that no core waits for it at the end.
+    client_ids = sorted(
+      draw(round_num, clients_per_round),
+      key=lambda client_id: (-task.train.num_examples[client_id], client_id),
+    )
+    return [client(client_id, round_num) for client_id in client_ids]
+
+  return cohort_of

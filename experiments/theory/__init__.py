@@ -1,0 +1,1 @@
+"""The paper's bounds, on problems whose constants are known."""

@@ -1,0 +1,234 @@
+"""Compares what a convergence theorem bounds, as measured, with its bound."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+
+import numpy as np
+
+from experiments.theory import bounds
+from experiments.theory import monte_carlo
+from experiments.theory import problems
+from tff_ocs import probabilities
+
+STANDARD_ERRORS = 6
+# Rounding.
+_RELATIVE_TOLERANCE = 1e-9
+
+
+class Setting(NamedTuple):
+  """How long the steps are.
+
+  Attributes:
+    step: Of the largest step size that the theorem allows; or 'repaired': the
+      largest with which the proof of Theorem 18 goes through.
+    global_step: 'smallest' that the theorem allows, that or 1 if it is below
+      ('at least 1'), or 'a tenth' of it.
+  """
+
+  step: str
+  global_step: str = 'smallest'
+
+
+# The steps with which each theorem is tried.
+SETTINGS = {
+  13: (Setting('1'), Setting('0.5'), Setting('0.1')),
+  15: (Setting('1'), Setting('0.5'), Setting('0.1')),
+  17: (
+    Setting('1'),
+    Setting('0.5'),
+    Setting('0.1'),
+    Setting('1', 'at least 1'),
+    Setting('1', 'a tenth'),
+  ),
+  18: (
+    Setting('1'),
+    Setting('0.5'),
+    Setting('0.1'),
+    Setting('repaired', 'at least 1'),
+    Setting('1', 'a tenth'),
+  ),
+}
+
+
+class Comparison(NamedTuple):
+  """A measured mean and a bound.
+
+  Attributes:
+    bound: The mean of the right-hand side.
+    excess: Measured minus bound, as a mean over the repeats.
+    error: Its standard error.
+    violated: Whether the excess is above 0 beyond doubt.
+  """
+
+  bound: float
+  excess: float
+  error: float
+  violated: bool
+
+
+def measured(
+  theorem: bounds.Theorem, problem: problems.Problem, x: np.ndarray
+) -> np.ndarray:
+  """What the theorem bounds, in each repeat."""
+  after = bounds.position(problem, x)
+  return after.squared_distance if theorem.bounds_distance else after.gap
+
+
+def compare(
+  bound: Callable[..., Optional[np.ndarray]],
+  values: np.ndarray,
+  before: bounds.Position,
+  expected_clients: float,
+  num_clients: int,
+  played: monte_carlo.Played,
+) -> Optional[Comparison]:
+  """Compares what was measured with a bound; `None` where there is none.
+
+  The difference is taken in each repeat. That gamma^k is an estimate from the
+  same repeats is accounted for to first order.
+  """
+  factor, steps = played.factor, played.steps
+  limits = bound(before, factor.gamma, steps)
+  if limits is None:
+    return None
+  excesses = values - limits
+  if factor.influence.any():
+    shift = 1e-6 if factor.alpha < 0.5 else -1e-6
+    shifted = probabilities.relative_improvement_factor(
+      factor.alpha + shift, num_clients, expected_clients
+    )
+    slope = (bound(before, shifted, steps) - limits).mean() / shift
+    excesses = excesses - slope * factor.influence
+  excess = float(excesses.mean())
+  error = float(excesses.std(ddof=1) / math.sqrt(len(excesses)))
+  rounding = _RELATIVE_TOLERANCE * abs(float(limits.mean()))
+  return Comparison(
+    bound=float(limits.mean()),
+    excess=excess,
+    error=error,
+    violated=excess > STANDARD_ERRORS * error + rounding,
+  )
+
+
+def compare_round(
+  theorem: bounds.Theorem,
+  problem: problems.Problem,
+  expected_clients: float,
+  before: bounds.Position,
+  played: monte_carlo.Played,
+) -> dict[str, Any]:
+  """Compares a round with both bounds; returns the columns of a CSV file."""
+  values = measured(theorem, problem, played.x)
+  row = {
+    'gamma': played.factor.gamma,
+    'step_size': played.steps.step_size,
+    'global_step_size': played.steps.global_step_size,
+    'allowed': theorem.allows(played.factor.gamma, played.steps),
+    'measured': float(values.mean()),
+    'standard_error': float(values.std(ddof=1) / math.sqrt(len(values))),
+  }
+  for name in ('stated', 'repaired'):
+    comparison = compare(
+      getattr(theorem, name),
+      values,
+      before,
+      expected_clients,
+      problem.num_clients,
+      played,
+    )
+    for field in Comparison._fields:
+      row[f'{name}_{field}'] = (
+        '' if comparison is None else getattr(comparison, field)
+      )
+  return row
+
+
+def compare_rounds(
+  theorem: bounds.Theorem,
+  problem: problems.Problem,
+  sampling: str,
+  expected_clients: float,
+  setting: Setting,
+  *,
+  x: np.ndarray,
+  rounds: int,
+  seed: int,
+) -> list[dict[str, Any]]:
+  """Plays many rounds and compares each with the bounds.
+
+  Args:
+    theorem: The theorem.
+    problem: The clients' functions.
+    sampling: One of `monte_carlo.SCHEMES`.
+    expected_clients: m.
+    setting: The step sizes.
+    x: Where all repeats begin, of shape [repeats, d].
+    rounds: The number K of rounds.
+    seed: Of the noise and the coins.
+
+  Returns:
+    The rows of bounds.csv, one for each round.
+  """
+
+  def choose_steps(gamma):
+    if setting.step == 'repaired':
+      step_size = theorem.repaired_step_limit(gamma)
+    else:
+      step_size = float(setting.step) * theorem.step_limit(gamma)
+    global_step_size = theorem.global_step_size(gamma)
+    if setting.global_step == 'at least 1':
+      global_step_size = max(global_step_size, 1.0)
+    elif setting.global_step == 'a tenth':
+      global_step_size /= 10
+    return bounds.Steps(step_size, global_step_size)
+
+  rows = []
+  from_start = {}
+  for k in range(rounds):
+    before = bounds.position(problem, x)
+    played = monte_carlo.play_round(
+      theorem, problem, sampling, expected_clients, x, choose_steps, (seed, k)
+    )
+    x = played.x
+    for name in ('stated', 'repaired'):
+      from_start[name] = _next_from_start(
+        theorem, getattr(theorem, name), before, played, from_start.get(name)
+      )
+    rows.append(
+      {
+        'theorem': theorem.number,
+        'sampling': sampling,
+        'step': setting.step,
+        'global_step': setting.global_step if theorem.is_local else '',
+        'round': k + 1,
+        **compare_round(theorem, problem, expected_clients, before, played),
+        **{f'{name}_from_start': value for name, value in from_start.items()},
+      }
+    )
+  return rows
+
+
+def _next_from_start(theorem, bound, before, played, former):
+  """The bound of a round at the bound of the one before, not at the measured.
+
+  f(x^k) - f* is dropped from Theorem 17's, where it is subtracted; the norm of
+  the gradient in Theorems 15 and 18 is the measured one.
+  """
+  start = before.squared_distance if theorem.bounds_distance else before.gap
+  if former is None:
+    former = start.mean()
+  if former == '':
+    return ''
+  limit = bound(
+    bounds.Position(
+      squared_distance=former,
+      gap=0.0 if theorem.bounds_distance else former,
+      squared_gradient=before.squared_gradient.mean(),
+    ),
+    played.factor.gamma,
+    played.steps,
+  )
+  return '' if limit is None else float(limit)

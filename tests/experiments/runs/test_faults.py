@@ -1,0 +1,360 @@
+"""A run that meets a fault loses nothing and says what to do in one line.
+
+The tests run as root too, whom permissions do not stop: a limit to the size of
+files stands for the full disk.
+"""
+
+import contextlib
+import functools
+import os
+import resource
+import shutil
+import time
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow_federated as tff
+from absl import logging
+
+from experiments.runs import checkpoints
+from experiments.runs import run_folder
+from tests.experiments import real_runs
+
+METRICS = dict.fromkeys(run_folder.METRICS, 1.5)
+STATE = {'weights': [np.arange(5000, dtype=np.float32)], 'empty': ()}
+WEIGHTS = tff.learning.models.ModelWeights(STATE['weights'], [])
+
+
+def limit_file_size(num_bytes):
+  """What writes more to one file fails from now on; returns the old limit."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+  return soft
+
+
+@contextlib.contextmanager
+def full_disk(num_bytes=0):
+  former = limit_file_size(num_bytes)
+  try:
+    yield
+  finally:
+    limit_file_size(former)
+
+
+def progress(round_num):
+  return checkpoints.Progress(STATE, 10**12 + round_num)
+
+
+@contextlib.contextmanager
+def started(path):
+  """The folder of a run that is started or continued there."""
+  folder = run_folder.RunFolder(path, resume=True)
+  with folder.log():
+    folder.start({'seed': 0})
+    yield folder
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+  """The folder of a run with rounds 0 to 4, and checkpoints after 1 and 3."""
+  with started(tmp_path / 'run') as folder:
+    for round_num in range(5):
+      folder.release(METRICS, round_num)
+      if round_num in (1, 3):
+        folder.checkpoints.save(progress(round_num), round_num)
+  return tmp_path / 'run'
+
+
+def next_round(path):
+  with started(path) as folder:
+    loaded, round_num = folder.checkpoints.load_latest(progress(0))
+  if loaded is None:
+    assert round_num == 0
+  else:
+    np.testing.assert_array_equal(
+      loaded.state['weights'][0], STATE['weights'][0]
+    )
+    assert int(loaded.cumulative_uplink_bits) == 10**12 + round_num - 1
+  return round_num
+
+
+def read_saved(path):
+  """What is in the files that a fault must leave as they are."""
+  paths = [path / 'config.json', path / 'metrics.csv']
+  for checkpoint in real_runs.saved_checkpoints(path):
+    paths += [file for file in checkpoint.rglob('*') if file.is_file()]
+  return {file: file.read_bytes() for file in paths}
+
+
+# What cannot be written.
+
+WRITERS = {
+  'metrics.csv': lambda folder: folder.release(METRICS, 5),
+  'events': lambda folder: folder.release(METRICS, 5),
+  'after_round_5': lambda folder: folder.checkpoints.save(progress(5), 5),
+  'weights.npz': lambda folder: folder.finish(WEIGHTS),
+}
+
+
+@pytest.mark.parametrize('name', WRITERS)
+def test_full_disk_is_told_and_costs_nothing(interrupted, name):
+  with started(interrupted) as folder:
+    before = read_saved(interrupted)
+    # Enough for the metrics, which are written before the events.
+    room = 2000 if name == 'events' else 200
+    with full_disk(room), pytest.raises(OSError) as error:
+      for _ in range(10):
+        WRITERS[name](folder)
+    message = str(error.value)
+    assert f'{name} in {interrupted}' in message
+    assert 'File too large. Make room' in message
+    assert 'start the same command again' in message
+    assert '\n' not in message and 'function_node' not in message
+    if name == 'events':
+      del before[interrupted / 'metrics.csv']
+    assert read_saved(interrupted).items() >= before.items()
+  with started(interrupted) as folder:
+    _, round_num = folder.checkpoints.load_latest(progress(0))
+    assert round_num == 4
+    WRITERS[name](folder)
+
+
+def test_full_disk_before_the_first_file(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run')
+  with full_disk(100), pytest.raises(OSError, match='config.json in .*Make'):
+    with folder.log():
+      folder.start({'seed': 0})
+  # The same command again.
+  assert next_round(tmp_path / 'run') == 0
+
+
+@pytest.mark.parametrize('name', ['metrics.csv', 'weights.npz'])
+@pytest.mark.parametrize('is_replaced', [False, True])
+def test_folder_that_is_gone(interrupted, name, is_replaced):
+  with started(interrupted) as folder:
+    shutil.rmtree(interrupted)
+    if is_replaced:
+      interrupted.write_text('in the way')
+    with pytest.raises(OSError, match=f'{name} in .* mend the folder') as error:
+      WRITERS[name](folder)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('is_folder', [False, True])
+def test_log_that_cannot_be_written_is_told_once(
+  interrupted, capsys, is_folder
+):
+  log = interrupted / 'log.txt'
+  if is_folder:  # It cannot be opened.
+    log.unlink(missing_ok=True)
+    log.mkdir()
+  else:  # Longer than what this test itself writes to the console.
+    log.write_text(100000 * '.')
+  with started(interrupted) as folder:
+    with full_disk(100000):
+      for _ in range(3):
+        logging.error('hello')
+    folder.release(METRICS, 5)
+  output = capsys.readouterr().err
+  assert output.count('log.txt cannot be written') == 1
+  assert 'Traceback' not in output
+
+
+# What is damaged when the run goes on.
+
+
+def truncate(path, num_bytes):
+  os.truncate(path, path.stat().st_size - num_bytes)
+
+
+def cut_within_line(path, index):
+  lines = path.read_bytes().splitlines(keepends=True)
+  os.truncate(path, sum(map(len, lines[:index])) + len(lines[index]) // 2)
+
+
+@pytest.mark.parametrize(
+  'damage, lost_rounds, expected_round',
+  [
+    (lambda path: None, 0, 4),
+    # Within the last line; and all of it, and of the one before a half.
+    (lambda path: truncate(path, 1), 1, 4),
+    (lambda path: cut_within_line(path, -2), 2, 2),
+    (lambda path: cut_within_line(path, -4), 4, 0),
+    (lambda path: os.truncate(path, 0), 5, 0),
+    (lambda path: path.unlink(), 5, 0),
+    (lambda path: path.write_bytes(bytes(range(256))), 5, 0),
+    (lambda path: path.write_text('name,age\nAda,36\n'), 5, 0),
+    (
+      lambda path: path.write_text(
+        ''.join(
+          line for line in path.open(newline='') if not line.startswith('2,')
+        )
+      ),
+      3,
+      2,
+    ),
+  ],
+)
+def test_run_goes_on_from_where_the_metrics_are_whole(
+  interrupted, damage, lost_rounds, expected_round
+):
+  path = interrupted / 'metrics.csv'
+  whole = path.read_bytes().splitlines()
+  damage(path)
+  assert next_round(interrupted) == expected_round
+  kept = path.read_bytes().splitlines()
+  if lost_rounds < 5:
+    assert kept == whole[: 6 - lost_rounds]
+  else:
+    assert kept == [b'round']
+  # All that is computed again can be saved again.
+  with started(interrupted) as folder:
+    for round_num in range(expected_round, 5):
+      folder.release(METRICS, round_num)
+      if round_num in (1, 3):
+        folder.checkpoints.save(progress(round_num), round_num)
+  assert path.read_bytes().splitlines() == whole
+  assert next_round(interrupted) == 4
+
+
+def halve(path):
+  for file in path.rglob('*'):
+    if file.is_file():
+      os.truncate(file, file.stat().st_size // 2)
+
+
+def scramble(path):
+  for file in path.rglob('*'):
+    if file.is_file():
+      content = np.frombuffer(file.read_bytes(), np.uint8)
+      file.write_bytes((content ^ 85).tobytes())
+
+
+def empty(path):
+  shutil.rmtree(path)
+  path.mkdir()
+
+
+def replace_by_file(path):
+  shutil.rmtree(path)
+  path.write_text('in the way')
+
+
+def replace_by_foreign(path, state):
+  shutil.rmtree(path)
+  other = path.parents[1] / 'other'
+  round_num = int(path.name.split('_')[2])
+  checkpoints.Checkpoints(other).save(checkpoints.Progress(state, 1), round_num)
+  (other / path.name).rename(path)
+
+
+DAMAGES = {
+  'halved': halve,
+  'scrambled': scramble,
+  'emptied': empty,
+  'file': replace_by_file,
+  'another structure': functools.partial(
+    replace_by_foreign, state={'weights': [np.zeros(5000, np.float32)] * 2}
+  ),
+  'another shape': functools.partial(
+    replace_by_foreign,
+    state={**STATE, 'weights': [np.zeros(4999, np.float32)]},
+  ),
+  'another type': functools.partial(
+    replace_by_foreign, state={**STATE, 'weights': [np.zeros(5000, np.float64)]}
+  ),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_damaged_checkpoints_are_left_out(interrupted, damage, capsys):
+  for expected_round in (2, 0):
+    DAMAGES[damage](real_runs.saved_checkpoints(interrupted)[-1])
+    capsys.readouterr()
+    assert next_round(interrupted) == expected_round
+    log = (interrupted / 'log.txt').read_text()
+    assert (
+      f'The checkpoint after round {expected_round + 1} cannot be read' in log
+    )
+  assert real_runs.saved_checkpoints(interrupted) == []
+  with started(interrupted) as folder:
+    folder.checkpoints.save(progress(1), 1)
+  assert next_round(interrupted) == 2
+
+
+@pytest.mark.parametrize('content', ['', '{"seed": 0, "enviro'])
+def test_truncated_config_is_told(interrupted, content):
+  (interrupted / 'config.json').write_text(content)
+  before = read_saved(interrupted)
+  with pytest.raises(FileExistsError, match='no config.json.*Remove'):
+    run_folder.RunFolder(interrupted, resume=True)
+  assert read_saved(interrupted) == before
+
+
+# Real runs.
+
+
+def worker_of(process):
+  """The TFF worker of a run, once it has begun to compute."""
+  with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+    for child in psutil.Process(process.pid).children():
+      is_worker = child.cmdline()[0].endswith('worker_binary')
+      if is_worker and child.cpu_times().user > 0.1:
+        return child
+  return None
+
+
+def test_lost_worker_costs_no_bit(uninterrupted, tmp_path):
+  process = real_runs.start(tmp_path)
+  for round_num in (2, 5):
+    real_runs.wait_until(
+      process,
+      lambda: (
+        real_runs.num_rounds(tmp_path / 'run') >= round_num  # noqa: B023
+        and worker_of(process)
+      ),
+    )
+    worker_of(process).kill()
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == 0, output
+  assert 'The TFF worker was lost' in output
+  log = (tmp_path / 'run' / 'log.txt').read_text()
+  assert log.count('The TFF worker was lost') >= 2
+  assert real_runs.read_results(tmp_path / 'run') == uninterrupted
+
+
+def check_told(output, message):
+  assert message in output.splitlines()[-1]
+  assert output.splitlines()[-1].startswith('error: ')
+  assert 'Traceback' not in output
+
+
+def test_run_that_fails_twice_ends_with_the_same_bits(uninterrupted, tmp_path):
+  folder = tmp_path / 'run'
+  # Each worker dies as soon as it computes.
+  process = real_runs.start(tmp_path)
+  real_runs.wait_until(
+    process, lambda: len(real_runs.saved_checkpoints(folder)) >= 1
+  )
+  while process.poll() is None:
+    worker = worker_of(process)
+    if worker is not None:
+      with contextlib.suppress(psutil.NoSuchProcess):
+        worker.kill()
+    time.sleep(0.005)
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == 1
+  check_told(output, 'The TFF worker')
+  saved = real_runs.saved_checkpoints(folder)
+  assert saved
+  # The next checkpoint finds the disk full.
+  status, output = real_runs.finish(
+    tmp_path, preexec_fn=lambda: limit_file_size(10**6)
+  )
+  assert status == 1
+  check_told(output, 'File too large. Make room')
+  assert set(saved) <= set(real_runs.saved_checkpoints(folder))
+  status, output = real_runs.finish(tmp_path)
+  assert status == 0, output
+  assert real_runs.read_results(folder) == uninterrupted

@@ -1,0 +1,146 @@
+"""Kills real runs at several moments, continues them, and compares."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from experiments.runs import checkpoints
+from experiments.runs import run_folder
+from tests.experiments.real_runs import finish
+from tests.experiments.real_runs import kill_when
+from tests.experiments.real_runs import num_rounds
+from tests.experiments.real_runs import read_results
+from tests.experiments.real_runs import saved_checkpoints
+from tests.experiments.real_runs import start
+
+
+def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
+  folder = tmp_path / 'run'
+  # Before the first checkpoint; in the middle of saving one, which lasts
+  # longer than a round; and between two.
+  moments = (
+    lambda: num_rounds(folder) >= 1,
+    lambda: list((folder / 'checkpoints').glob('*_temp*')),
+    lambda: num_rounds(folder) >= 7,
+  )
+  for moment in moments:
+    kill_when(start(tmp_path), moment)
+    assert not (folder / 'weights.npz').exists()
+  status, output = finish(tmp_path)
+  assert status == 0, output
+  assert read_results(folder) == uninterrupted
+  assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
+  left = {path.name for path in folder.iterdir()}
+  assert left == {
+    'config.json',
+    'events',
+    'log.txt',
+    'metrics.csv',
+    'weights.npz',
+  }
+
+  # A finished run is not run again, unless told to.
+  before = (folder / 'metrics.csv').stat().st_mtime_ns
+  status, output = finish(tmp_path)
+  assert status == 0 and 'is finished' in output
+  assert (folder / 'metrics.csv').stat().st_mtime_ns == before
+  # And other flags do not go with it.
+  status, output = finish(tmp_path, '--batch_size=10')
+  assert status == 1
+  assert 'a run with --batch_size=20, not 10' in output.splitlines()[-1]
+
+
+@pytest.mark.parametrize('are_all_damaged', [False, True])
+def test_damage_costs_rounds_but_not_the_run(
+  uninterrupted, tmp_path, are_all_damaged
+):
+  folder = tmp_path / 'run'
+  kill_when(start(tmp_path), lambda: len(saved_checkpoints(folder)) >= 2)
+  damaged = saved_checkpoints(folder)[0 if are_all_damaged else 1 :]
+  for checkpoint in damaged:
+    for path in checkpoint.rglob('*'):
+      if path.is_file():
+        os.truncate(path, path.stat().st_size // 2)
+  # And the last line of the metrics.
+  metrics = folder / 'metrics.csv'
+  os.truncate(metrics, metrics.stat().st_size - 5)
+  status, output = finish(tmp_path)
+  assert status == 0, output
+  # Either cannot be read, or comes after the line that is lost.
+  assert output.count('The checkpoint after round') == len(damaged)
+  assert 'metrics.csv is damaged' in output
+  assert 'Traceback' not in output
+  assert read_results(folder) == uninterrupted
+
+
+def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
+  saved = checkpoints.Checkpoints(tmp_path / 'checkpoints')
+  for round_num in (1, 3, 5):
+    state = {'weights': np.full(3, round_num, np.float32), 'empty': ()}
+    saved.save(checkpoints.Progress(state, 10**12 + round_num), round_num)
+  assert len(saved_checkpoints(tmp_path)) == 2
+  like = checkpoints.Progress(
+    {'weights': np.zeros(3, np.float32), 'empty': ()}, 0
+  )
+  progress, next_round = checkpoints.Checkpoints(
+    tmp_path / 'checkpoints'
+  ).load_latest(like)
+  assert next_round == 6
+  np.testing.assert_array_equal(progress.state['weights'], [5, 5, 5])
+  assert int(progress.cumulative_uplink_bits) == 10**12 + 5
+
+
+def test_folder_without_resume_is_refused(tmp_path):
+  run_folder.RunFolder(tmp_path / 'run').start({'seed': 0})
+  with pytest.raises(FileExistsError, match='--resume'):
+    run_folder.RunFolder(tmp_path / 'run')
+  again = run_folder.RunFolder(tmp_path / 'run', resume=True)
+  again.check_settings({'seed': 0})
+  with pytest.raises(FileExistsError, match='--seed=0, not 1'):
+    again.check_settings({'seed': 1})
+
+
+def test_run_that_another_process_finished_meanwhile_is_kept(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run', resume=True)
+  other = run_folder.RunFolder(tmp_path / 'run')
+  with other.log():
+    other.start({'seed': 0})
+    (tmp_path / 'run' / 'weights.npz').touch()
+  with folder.log(), pytest.raises(FileExistsError, match='meanwhile'):
+    folder.start({'seed': 0})
+
+
+def test_folder_in_use_is_refused_to_another_process(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run')
+  with folder.log():
+    folder.start({'seed': 0})
+    for options in ({'resume': True}, {'overwrite': True}):
+      other = run_folder.RunFolder(tmp_path / 'run', **options)
+      with pytest.raises(FileExistsError, match='Another process is running'):
+        other.start({'seed': 0})
+    assert (tmp_path / 'run' / 'config.json').exists()
+  run_folder.RunFolder(tmp_path / 'run', resume=True).start({'seed': 0})
+
+
+@pytest.mark.parametrize('config', ['not json', '[]', '{"model": "bert"}'])
+def test_folder_with_another_config_is_never_replaced(tmp_path, config):
+  (tmp_path / 'config.json').write_text(config)
+  (tmp_path / 'precious.txt').write_text('precious')
+  with pytest.raises(FileExistsError, match='none of a run'):
+    run_folder.RunFolder(tmp_path, overwrite=True)
+  assert (tmp_path / 'precious.txt').exists()
+
+
+def test_overwriting_removes_only_what_a_run_writes(tmp_path):
+  folder = run_folder.RunFolder(tmp_path / 'run')
+  with folder.log():
+    folder.start({'seed': 0})
+  (tmp_path / 'run' / 'notes.txt').write_text('precious')
+  again = run_folder.RunFolder(tmp_path / 'run', overwrite=True)
+  with again.log():
+    again.start({'seed': 1})
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  assert config['seed'] == 1
+  assert (tmp_path / 'run' / 'notes.txt').read_text() == 'precious'

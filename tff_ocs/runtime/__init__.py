@@ -1,0 +1,1 @@
+"""How computations run: execution contexts and worker processes."""
