@@ -688,7 +688,7 @@ def _check_server_sees_sums_only(comp, update_type):
   assert {n for n, t in uplink if (n, t) not in updates} == {'federated_sum'}
   ((name, type_spec),) = updates
   if name == 'federated_aggregate':
-    # `sender_sum`: that the result is a sum, is tested there.
+    # `sum_of_senders`: that the result is a sum, is tested there.
     assert tff.structure.name_list(type_spec) == ['value', 'sends']
     type_spec = type_spec['value']
   else:
@@ -838,15 +838,17 @@ def test_type_signature(scheme, weight_dtype):
   assert measurements.placement is tff.SERVER
   for name, dtype in (
     ('cohort_size', np.int32),
+    ('available', np.int32),
     ('participants', np.int32),
     ('expected_participants', np.float32),
     ('num_iterations', np.int32),
     ('non_finite_clients', np.int32),
+    ('invalid_probabilities', np.int32),
     ('uplink_bits', np.int64),
   ):
     assert measurements.member[name] == tff.TensorType(dtype)
   names = [name for name, _ in tff.structure.iter_elements(measurements.member)]
-  assert names[6:] == ['scheme', 'value_sum', 'weight_sum', 'scalar_sum']
+  assert names[8:] == ['scheme', 'value_sum', 'weight_sum', 'scalar_sum']
 
 
 def test_type_signature_with_coin_seeds():
