@@ -505,7 +505,9 @@ def test_what_does_not_go_with_availability_is_named():
     tff_ocs.build_federated_averaging_process(
       model, tff.aggregators.MeanFactory(), **common
     )
-  with pytest.raises(ValueError, match="is given num_examples .*asks for 'loss'"):
+  with pytest.raises(
+    ValueError, match="is given num_examples .*asks for 'loss'"
+  ):
     tff_ocs.build_federated_averaging_process(
       model,
       SCHEMES['full'],
