@@ -34,6 +34,33 @@ def check_positive(name: str, value: float) -> float:
   return float(value)
 
 
+def check_integer(name: str, value: int, minimum: int = 1) -> int:
+  """Checks that an argument is an integer of at least `minimum`.
+
+  Args:
+    name: The argument's name.
+    value: The value that the caller gave.
+    minimum: The smallest allowed value.
+
+  Returns:
+    The value as a Python integer.
+
+  Raises:
+    TypeError: If the value is not an integer.
+    ValueError: If it is below `minimum`.
+  """
+  if isinstance(value, (bool, np.bool_)) or not isinstance(
+    value, numbers.Integral
+  ):
+    raise TypeError(
+      f'{name} must be an integer of at least {minimum}, found {value!r} of'
+      f' type {type(value).__name__}.'
+    )
+  if value < minimum:
+    raise ValueError(f'{name} must be at least {minimum}, found {value!r}.')
+  return int(value)
+
+
 def check_seed(seed: Optional[int]) -> Optional[int]:
   """Gives a factory's `seed` back, as a Python integer unless it is `None`.
 

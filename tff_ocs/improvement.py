@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_ocs import probabilities as probabilities_lib
+from tff_ocs import arguments
 from tff_ocs import schemes
 
 
@@ -71,7 +71,7 @@ def build(
     TypeError: If an argument is not of its type.
     ValueError: If `expected_clients` is out of range.
   """
-  m = probabilities_lib.check_expected_clients(expected_clients)
+  m = arguments.check_positive('expected_clients', expected_clients)
   if scalar_sum_factory is None:
     scalar_sum_factory = tff.aggregators.SumFactory()
   is_optimal = (

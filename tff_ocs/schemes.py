@@ -35,7 +35,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_ocs import probabilities as probabilities_lib
+from tff_ocs import arguments
 
 # Algorithm 2 stops at C <= 1. The p_i in P are rounded to float32, so that C
 # is known up to 2^-24 relative; C up to this much above 1 counts as 1.
@@ -209,8 +209,8 @@ class UniformSampling(SamplingScheme):
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self.expected_clients = probabilities_lib.check_expected_clients(
-      expected_clients
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
     )
 
   def build(self, scalar_sum_factory=None):
@@ -267,8 +267,8 @@ class OptimalSampling(SamplingScheme):
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self.expected_clients = probabilities_lib.check_expected_clients(
-      expected_clients
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
     )
 
   def build(self, scalar_sum_factory=None):
@@ -353,11 +353,11 @@ class ApproximateOptimalSampling(SamplingScheme):
       TypeError: If an argument is not a number of its kind.
       ValueError: If an argument is out of range.
     """
-    self.expected_clients = probabilities_lib.check_expected_clients(
-      expected_clients
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
     )
-    self._max_iterations = probabilities_lib.check_max_iterations(
-      max_iterations
+    self._max_iterations = arguments.check_integer(
+      'max_iterations', max_iterations, 0
     )
 
   def build(self, scalar_sum_factory=None):

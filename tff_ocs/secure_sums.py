@@ -26,7 +26,6 @@ from typing import Union
 import tensorflow_federated as tff
 
 from tff_ocs import arguments
-from tff_ocs import probabilities as probabilities_lib
 
 # Norms and quotients are rounded to float32, far below this.
 _MARGIN = 1.001
@@ -211,7 +210,9 @@ def propose_bounds(
   max_update_norm = arguments.check_positive('max_update_norm', max_update_norm)
   max_weight = arguments.check_positive('max_weight', max_weight)
   cohort_size = arguments.check_positive('cohort_size', cohort_size)
-  expected_clients = probabilities_lib.check_expected_clients(expected_clients)
+  expected_clients = arguments.check_positive(
+    'expected_clients', expected_clients
+  )
   norm = _MARGIN * max_update_norm * max_weight
   return Bounds(
     norm=norm,
