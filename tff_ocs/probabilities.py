@@ -221,7 +221,7 @@ def _approximate(norms, m, max_iterations):
     running &= factors > 1 + tolerance
     if not running.any():
       break
-    p = np.where(running & below_1, np.minimum(factors * p, 1.0), p)
+    p = np.where(running, np.minimum(factors * p, 1.0), p)
   return p, num_iterations
 
 

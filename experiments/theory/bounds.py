@@ -101,7 +101,7 @@ class Theorem(abc.ABC):
       1 + _TOLERANCE
     ) * steps.global_step_size >= self.global_step_size(gamma)
 
-  def _stated_mismatch(self):
+  def _squared_mismatch(self):
     """The sum of w_i^2 Z_i."""
     return float(self._problem.weights**2 @ self._problem.mismatches)
 
@@ -121,12 +121,16 @@ class Theorem13(Theorem):
     return gamma / ((1 + self._w * self._slope) * self._l)
 
   def stated(self, before, gamma, steps):
-    return self._bound(before, gamma, steps, self._stated_mismatch())
+    return self._bound(before, gamma, steps, self._squared_mismatch())
 
   def repaired(self, before, gamma, steps):
     if not self.allows(gamma, steps):
       return None
-    return self._bound(before, gamma, steps, self._w * self._mismatch())
+    mismatch = self._w * self._mismatch()
+    # Up to half the step limit there is another repair.
+    if 2 * steps.step_size <= self.step_limit(gamma):
+      mismatch = min(mismatch, 2 * self._squared_mismatch())
+    return self._bound(before, gamma, steps, mismatch)
 
   def _bound(self, before, gamma, steps, mismatch):
     eta = steps.step_size
@@ -181,7 +185,7 @@ class Theorem17(Theorem):
     return math.sqrt(gamma / self._squared_weights)
 
   def stated(self, before, gamma, steps):
-    return self._bound(before, gamma, steps, self._stated_mismatch(), 1.0)
+    return self._bound(before, gamma, steps, self._squared_mismatch(), 1.0)
 
   def repaired(self, before, gamma, steps):
     if not self.allows(gamma, steps):
@@ -190,7 +194,7 @@ class Theorem17(Theorem):
       before,
       gamma,
       steps,
-      self._w * self._mismatch() / gamma,
+      self._squared_mismatch() / gamma,
       min(1.0, steps.global_step_size**2),
     )
 
