@@ -15,10 +15,6 @@ import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_ocs
-from tff_ocs import execution
-from tff_ocs.runtime import worker_process
-
 # Otherwise each process collects what it shares with this one at its end.
 gc.freeze()
 _connection = socket.socket(fileno=int(sys.argv[1]))

@@ -123,9 +123,9 @@ def start():
 
 
 def _fill_in(ending, path):
-  return _PROGRAM.replace(
-    '{is_entered_for_good}', str(ending is None)
-  ).replace('{ending}', (ending or 'pass').format(path=str(path)))
+  return _PROGRAM.replace('{is_entered_for_good}', str(ending is None)).replace(
+    '{ending}', (ending or 'pass').format(path=str(path))
+  )
 
 
 @pytest.mark.parametrize('name', _ENDINGS)

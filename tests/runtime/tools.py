@@ -80,15 +80,15 @@ def in_thread(function):
   return future
 
 
-def with_current_context(function):
-  """Makes `function` use, in any thread, the context of this one."""
+def start(function):
+  """Runs `function` in a thread, in the context of this one."""
   context = tff.framework.get_context_stack().current
 
   def run():
     with tff.framework.get_context_stack().install(context):
       return function()
 
-  return run
+  return in_thread(run)
 
 
 def write_script(path, text):

@@ -27,6 +27,9 @@ KEEPALIVE_OPTIONS = (
   ('grpc.keepalive_timeout_ms', 30_000),
   ('grpc.http2.max_pings_without_data', 0),  # Any number.
 )
+# Any gRPC server answers at once that it has no such method.
+_NO_METHOD = '/tff_ocs/AreYouThere'
+_PATIENCE_SECONDS = 0.1
 
 
 def create_channel(
@@ -48,12 +51,33 @@ def wait_until_ready(channel: Any, check: Callable[[], None]) -> None:
     channel: The `grpc.Channel`.
     check: Called again and again meanwhile; raises an exception to give up.
   """
-  ready = grpc.channel_ready_future(channel)
-  try:
-    while True:
-      try:
-        return ready.result(timeout=0.01)
-      except grpc.FutureTimeoutError:
-        check()
-  finally:
-    ready.cancel()
+  call = channel.unary_unary(_NO_METHOD)
+  while True:
+    try:
+      call(b'', timeout=_PATIENCE_SECONDS, wait_for_ready=True)
+    except grpc.RpcError as error:
+      if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return
+    check()
+
+
+class UnwatchedChannel:
+  """A channel as TFF's stub needs it, without a thread that watches its state.
+
+  TFF's stub lets gRPC watch the channel for `is_ready`, which is not used here.
+  The watching thread prints a traceback if the channel is closed when its state
+  has just changed.
+  """
+
+  def __init__(self, channel: Any):
+    """Initializes `UnwatchedChannel`.
+
+    Args:
+      channel: The `grpc.Channel` that makes the calls.
+    """
+    self.unary_unary = channel.unary_unary
+
+  def subscribe(
+    self, callback: Callable[[Any], None], try_to_connect: bool = False
+  ) -> None:
+    """Does nothing."""

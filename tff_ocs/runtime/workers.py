@@ -97,8 +97,8 @@ class LocalWorker:
       start_timeout=self._start_timeout, check=self._check_not_closed
     )
     try:
-      self._stub = tff.framework.RemoteExecutorGrpcStub(self._process.channel)
       self._process.wait_until_ready()
+      self._stub = _create_stub(self._process.channel)
     except BaseException:
       self._stop()
       raise
@@ -175,17 +175,23 @@ class RemoteWorker:
     self._channel = channels.create_channel(
       self._address, channels.KEEPALIVE_OPTIONS
     )
-    self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
     try:
       channels.wait_until_ready(self._channel, check)
     except BaseException:
       self._stop()
       raise
+    self._stub = _create_stub(self._channel)
 
   def _stop(self):
     if self._channel is not None:
       self._channel.close()
       self._channel = self._stub = None
+
+
+def _create_stub(channel: Any) -> tff.framework.RemoteExecutorGrpcStub:
+  return tff.framework.RemoteExecutorGrpcStub(
+    channels.UnwatchedChannel(channel)
+  )
 
 
 def create_left_error() -> WorkerError:
