@@ -12,8 +12,6 @@ import pytest
 
 from tests.runtime import tools
 from tff_ocs import execution
-from tff_ocs.runtime import launcher
-from tff_ocs.runtime import loopback
 from tff_ocs.runtime import worker_process
 
 
@@ -146,26 +144,11 @@ def test_replaced_worker_listens_on_loopback_alone(new_workers):
     assert _find_addresses(replacement) == {'127.0.0.1'}
 
 
-def _forbid_filters(monkeypatch, tmp_path):
-  """The launcher asks for a system call that no kernel has."""
-  path = pathlib.Path(launcher.__file__)
-  text = path.read_text()
-  assert '_SYS_SECCOMP = 317\n' in text
-  changed = tmp_path / 'launcher.py'
-  changed.write_text(text.replace('_SYS_SECCOMP = 317', '_SYS_SECCOMP = 9999'))
-  monkeypatch.setattr(launcher, '__file__', str(changed))
-
-
-def _forbid_sockets(monkeypatch, unused_tmp_path):
-  """The kernel knows the filter, but not how to give a socket (before 5.9)."""
-  monkeypatch.setattr(loopback, '_SECCOMP_IOCTL_NOTIF_ADDFD', 0x401821FF)
-
-
 @pytest.mark.parametrize(
   ('forbid', 'reason'),
   [
-    (_forbid_filters, 'Function not implemented'),
-    (_forbid_sockets, 'Invalid argument'),
+    (tools.forbid_filters, 'Function not implemented'),
+    (tools.forbid_sockets, 'Invalid argument'),
   ],
 )
 def test_kernel_that_cannot_confine_the_worker(
@@ -186,7 +169,7 @@ def test_kernel_that_cannot_confine_the_worker(
 
 def test_open_port_is_not_taken_by_another_program(monkeypatch, tmp_path):
   # The port is held from when it is chosen until the worker listens on it.
-  _forbid_filters(monkeypatch, tmp_path)
+  tools.forbid_filters(monkeypatch, tmp_path)
   start = worker_process.WorkerProcess
   refused = []
 
