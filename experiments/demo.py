@@ -18,6 +18,7 @@ from experiments.runs import training
 from plots import panels
 from tff_ocs import execution
 from tff_ocs.records import runs
+from tff_ocs.records import settings as settings_lib
 from tff_ocs.tasks import femnist
 
 _OUTPUT_DIR = flags.DEFINE_string(
@@ -63,22 +64,25 @@ def _run():
       folder = run_folder.RunFolder(output_dir / sampling, overwrite=True)
       with folder.log():
         folder.start(
-          {
-            'sampling': sampling,
-            'data_source': 'bundled',
-            'unbalanced_set': '1',
-            'expected_clients': m,
-            'max_iterations': 4,
-            'batch_size': 20,
-            'client_epochs': 1,
-            'server_learning_rate': 1.0,
-            'total_rounds': _TOTAL_ROUNDS.value,
-            'rounds_per_eval': _ROUNDS_PER_EVAL,
-            'clients_per_round': _CLIENTS_PER_ROUND,
-            'client_learning_rate': learning_rate,
-            'seed': _SEED.value,
-            **task.describe(),
-          }
+          settings_lib.Settings.from_json(
+            {
+              'experiment': 'FEMNIST set 1',
+              'sampling': sampling,
+              'data_source': 'bundled',
+              'unbalanced_set': '1',
+              'expected_clients': m,
+              'max_iterations': 4,
+              'batch_size': 20,
+              'client_epochs': 1,
+              'server_learning_rate': 1.0,
+              'total_rounds': _TOTAL_ROUNDS.value,
+              'rounds_per_eval': _ROUNDS_PER_EVAL,
+              'clients_per_round': _CLIENTS_PER_ROUND,
+              'client_learning_rate': learning_rate,
+              'seed': _SEED.value,
+              **task.describe(),
+            }
+          )
         )
         training.train(
           task=task,

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import json
 import os
 import pathlib
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 from typing import Optional
 from typing import Union
@@ -19,8 +17,8 @@ import psutil
 import tqdm
 
 from experiments.runs import availability
-from experiments.runs import run_folder
-from tff_ocs.records import locking
+from tff_ocs.records import files
+from tff_ocs.records import settings as settings_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -30,15 +28,6 @@ _MAX_RETRIES = 2
 _BYTES_OF_RUN = 3 * 10**9
 # The end of a machine says nothing against the run.
 _MAX_LOSSES = 10
-
-
-# What flags are unless given, where a run that had another is another run.
-_UNLESS_GIVEN = {
-  'data_name': None,
-  'holdout_fraction': None,
-  'validation_subset': None,
-  **run_folder.FORMER_SETTINGS,
-}
 
 
 class JobError(ValueError):
@@ -263,30 +252,21 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
   """
   folder = pathlib.Path(output_dir) / job.name
   try:
-    config = {
-      **run_folder.FORMER_SETTINGS,
-      **json.loads((folder / 'config.json').read_text()),
-    }
+    settings, _ = settings_lib.read_config(folder)
   except FileNotFoundError:
     return False
-  except (OSError, ValueError) as error:
+  except (OSError, files.RecordError) as error:
     raise JobError(
-      f'{folder / "config.json"} cannot be read: {error}. Remove'
-      ' that folder, or use another --output_dir.'
+      f'{folder} cannot be read: {error}. Remove that folder, or use another'
+      ' --output_dir.'
     ) from error
-  for name, text in job.values.items():
-    # What is not recorded, such as --cache_dir, is not part of the settings.
-    if name in config and not _agrees(config[name], _as_recorded(name, text)):
-      raise JobError(
-        f'{folder} holds a run with --{name}={config[name]}, not {text}. Use'
-        ' the same flags, or another --output_dir.'
-      )
-  for name, default in _UNLESS_GIVEN.items():
-    if name not in job.values and config.get(name) != default:
-      raise JobError(
-        f'{folder} holds a run with --{name}={config[name]}, which is not given'
-        ' here. Use the same flags, or another --output_dir.'
-      )
+  asked = {name: _as_recorded(name, text) for name, text in job.values.items()}
+  for name, recorded, value in settings.differences_from_flags(asked):
+    wanted = value if name in job.values else f'{value}, which is its default'
+    raise JobError(
+      f'{folder} holds a run with --{name}={recorded}, not {wanted}. Use the'
+      ' same flags, or another --output_dir.'
+    )
   return _has_weights(folder)
 
 
@@ -298,22 +278,6 @@ def _as_recorded(name: str, text: str) -> str:
     return str(availability.read(text, folder=ROOT).setting)
   except availability.AvailabilityError as error:
     raise JobError(str(error)) from error
-
-
-def _agrees(recorded: Any, text: str) -> bool:
-  """Whether a value of `config.json` is that of a flag."""
-  if isinstance(recorded, bool):
-    return text.lower() in (
-      ('true', 't', '1') if recorded else ('false', 'f', '0')
-    )
-  if isinstance(recorded, (int, float)):
-    try:
-      return float(text) == recorded
-    except ValueError:
-      return False
-  if isinstance(recorded, list):
-    return text == ','.join(map(str, recorded))
-  return recorded == text
 
 
 def _has_weights(folder) -> bool:
@@ -353,7 +317,7 @@ def _lock(output_dir):
   logs = output_dir / 'logs'
   logs.mkdir(parents=True, exist_ok=True)
   try:
-    descriptor = locking.lock_folder(logs)
+    lock = files.lock_folder(logs)
   except BlockingIOError:
     raise JobError(
       f'Another process starts runs in {output_dir}. Wait for it, end it, or'
@@ -362,7 +326,7 @@ def _lock(output_dir):
   try:
     yield
   finally:
-    os.close(descriptor)
+    lock.release()
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ import ray
 
 from experiments.campaigns import jobs
 from experiments.runs import run_folder
-from tff_ocs.records import locking
+from tff_ocs.records import files as record_files
 
 # As on one machine. Where a node has less, all runs are content with that.
 _CORES_OF_A_RUN = 2
@@ -60,7 +60,7 @@ class RayRunner:
     _join(address)
     # To import these modules a node would have to start TensorFlow, which only
     # the run's own process needs: so they are sent with the task.
-    for module in (jobs, locking, sys.modules[__name__]):
+    for module in (jobs, record_files, sys.modules[__name__]):
       ray.cloudpickle.register_pickle_by_value(module)
     of_nodes = [
       int(node['Resources'].get('CPU', 0))

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_ocs.records import writing
+from tff_ocs.records import files
 
 _PREFIX = 'after_round_'
 
@@ -67,7 +67,7 @@ class Checkpoints:
     Raises:
       OSError: If the folder cannot be written to.
     """
-    with writing.explained(self._path_of(round_num)):
+    with files.explaining_write_errors(self._path_of(round_num)):
       asyncio.run(self._manager.save(progress, round_num))
 
   def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:
@@ -126,6 +126,11 @@ class Checkpoints:
         )
         self._drop(version)
 
+  @property
+  def are_there(self) -> bool:
+    """Whether there is a checkpoint."""
+    return bool(self._versions())
+
   def remove(self) -> None:
     """Removes all checkpoints, once the run is finished."""
     # What cannot be removed does no harm any more.
@@ -139,7 +144,7 @@ class Checkpoints:
 
   def _drop(self, version):
     path = self._path_of(version)
-    with writing.explained(path):
+    with files.explaining_write_errors(path):
       shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -17,6 +17,8 @@ from experiments.runs import run_folder
 from experiments.runs import training
 from tff_ocs import compression
 from tff_ocs import execution
+from tff_ocs.records import files
+from tff_ocs.records import settings as settings_lib
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import task as task_lib
 
@@ -311,6 +313,7 @@ def run(
     OSError,
     availability_lib.AvailabilityError,
     client_data.DataError,
+    files.RecordError,
     SettingError,
   ) as error:
     sys.exit(f'error: {error}')
@@ -354,7 +357,8 @@ def _run(folder, load_task, default_learning_rate, own_flags, availability):
   with _use_worker():
     # Without a worker nothing is written.
     folder.start(
-      {**settings, **task.describe()}, worker_address=WORKER_ADDRESS.value
+      settings_lib.Settings.from_json({**settings, **task.describe()}),
+      worker_address=WORKER_ADDRESS.value,
     )
     _tell(f'Results: {folder.path}')
     training.train(
@@ -496,18 +500,6 @@ def _run_name(data: str, availability: availability_lib.Availability) -> str:
   )
 
 
-# What a run is called, and how often it is saved, is no part of its settings.
-_NOT_SETTINGS = (
-  'cache_dir',
-  'output_dir',
-  'overwrite',
-  'resume',
-  'rounds_per_checkpoint',
-  'run_name',
-  'worker_address',
-)
-
-
 def _settings_from_flags(own_flags: str) -> dict[str, Any]:
   """The values of the binary's own and the common flags, for `config.json`."""
   by_module = flags.FLAGS.flags_by_module_dict()
@@ -517,5 +509,5 @@ def _settings_from_flags(own_flags: str) -> dict[str, Any]:
     flag.name: flag.value
     for module in sorted(modules & set(by_module))
     for flag in by_module[module]
-    if flag.name not in _NOT_SETTINGS
+    if flag.name not in settings_lib.NOT_SETTINGS
   }

@@ -143,7 +143,8 @@ def train(
     shown['loss'] = f'{metrics["training_loss"]:.3f}'
     shown['Gbit'] = f'{cumulative_bits / 1e9:.2f}'
     rounds.set_postfix(shown)
-    if (round_num + 1) % rounds_per_checkpoint == 0:
+    is_last = round_num == total_rounds - 1
+    if (round_num + 1) % rounds_per_checkpoint == 0 and not is_last:
       folder.checkpoints.save(
         checkpoints.Progress(state, cumulative_bits), round_num
       )
