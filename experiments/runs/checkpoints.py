@@ -92,7 +92,8 @@ class Checkpoints:
       except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         # The file may be whole.
         raise OSError(
-          f'{self._path_of(version)} cannot be read: there is not enough memory.'
+          f'{self._path_of(version)} cannot be read: there is not enough'
+          ' memory.'
         ) from error
       except Exception as error:  # TensorFlow raises many types for a bad file.
         logging.warning(

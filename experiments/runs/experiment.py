@@ -1,7 +1,6 @@
 """One run of an experiment, as its flags describe it."""
 
 import contextlib
-import os
 import pathlib
 import sys
 from collections.abc import Callable
