@@ -122,15 +122,15 @@ def _table(results) -> str:
     label: runs.bits_to_accuracy(run, target) for label, run in results.items()
   }
   of_full = next(iter(bits.values()))
-  unit, size = units.bit_unit(max(bits.values()))
+  unit = units.choose_bits_unit(max(bits.values()))
   lines = [
-    f'{"method":20} {"final accuracy":>14} {f"{unit} to {target:.0%}":>12}'
+    f'{"method":20} {"final accuracy":>14} {f"{unit.name} to {target:.0%}":>12}'
     f' {"of full":>8}'
   ]
   for label, run in results.items():
     final = run.evaluated('validation_accuracy')[1][-1]
     lines.append(
-      f'{label:20} {final:>14.1%} {bits[label] / size:>12.2f}'
+      f'{label:20} {final:>14.1%} {bits[label] / unit.size:>12.2f}'
       f' {bits[label] / of_full:>8.0%}'
     )
   return '\n'.join(lines)

@@ -2,13 +2,11 @@
 
 import collections
 import contextlib
-import json
 import os
 import pathlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 from typing import Optional
 from typing import Union
 
@@ -17,22 +15,13 @@ import tqdm
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import local_runner
 from experiments.runs import availability
-from experiments.runs import run_folder
 from experiments.runs import run_progress
-from tff_ocs.records import locking
+from tff_ocs.records import files
+from tff_ocs.records import settings as settings_lib
 
 _MAX_RETRIES = 2
 # A machine that is lost is not a fault of the run.
 _MAX_LOSSES = 10
-
-# The values of flags that are not given. A recorded run with another value is
-# another run.
-_UNLESS_GIVEN = {
-  'data_name': None,
-  'holdout_fraction': None,
-  'validation_subset': None,
-  **run_folder.FORMER_SETTINGS,
-}
 
 
 def run_jobs(
@@ -190,30 +179,21 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
   """
   folder = pathlib.Path(output_dir) / job.name
   try:
-    config = {
-      **run_folder.FORMER_SETTINGS,
-      **json.loads((folder / 'config.json').read_text()),
-    }
+    settings, _ = settings_lib.read_config(folder)
   except FileNotFoundError:
     return False
-  except (OSError, ValueError) as error:
+  except (OSError, files.RecordError) as error:
     raise job_lib.JobError(
-      f'{folder / "config.json"} cannot be read: {error}. Remove'
-      ' that folder, or use another --output_dir.'
+      f'{folder} cannot be read: {error}. Remove that folder, or use another'
+      ' --output_dir.'
     ) from error
-  for name, text in job.values.items():
-    # Flags that are not recorded, such as --cache_dir, are no settings.
-    if name in config and not _agrees(config[name], _as_recorded(name, text)):
-      raise job_lib.JobError(
-        f'{folder} holds a run with --{name}={config[name]}, not {text}. Use'
-        ' the same flags, or another --output_dir.'
-      )
-  for name, default in _UNLESS_GIVEN.items():
-    if name not in job.values and config.get(name) != default:
-      raise job_lib.JobError(
-        f'{folder} holds a run with --{name}={config[name]}, which is not given'
-        ' here. Use the same flags, or another --output_dir.'
-      )
+  asked = {name: _as_recorded(name, text) for name, text in job.values.items()}
+  for name, recorded, value in settings.differences_from_flags(asked):
+    wanted = value if name in job.values else f'{value}, which is its default'
+    raise job_lib.JobError(
+      f'{folder} holds a run with --{name}={recorded}, not {wanted}. Use the'
+      ' same flags, or another --output_dir.'
+    )
   return run_progress.has_final_weights(folder)
 
 
@@ -225,22 +205,6 @@ def _as_recorded(name: str, text: str) -> str:
     return str(availability.read(text, folder=job_lib.ROOT).setting)
   except availability.AvailabilityError as error:
     raise job_lib.JobError(str(error)) from error
-
-
-def _agrees(recorded: Any, text: str) -> bool:
-  """Whether a value of `config.json` is that of a flag."""
-  if isinstance(recorded, bool):
-    return text.lower() in (
-      ('true', 't', '1') if recorded else ('false', 'f', '0')
-    )
-  if isinstance(recorded, (int, float)):
-    try:
-      return float(text) == recorded
-    except ValueError:
-      return False
-  if isinstance(recorded, list):
-    return text == ','.join(map(str, recorded))
-  return recorded == text
 
 
 def _describe_failure(log, status) -> str:
@@ -262,7 +226,7 @@ def _lock(output_dir):
   logs = output_dir / 'logs'
   logs.mkdir(parents=True, exist_ok=True)
   try:
-    descriptor = locking.lock_folder(logs)
+    lock = files.lock_folder(logs)
   except BlockingIOError:
     raise job_lib.JobError(
       f'Another process runs jobs in {output_dir}. Wait for it, end it, or'
@@ -271,7 +235,7 @@ def _lock(output_dir):
   try:
     yield
   finally:
-    os.close(descriptor)
+    lock.release()
 
 
 @contextlib.contextmanager

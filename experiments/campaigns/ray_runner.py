@@ -26,7 +26,7 @@ import ray
 
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import local_runner
-from experiments.runs import run_folder
+from experiments.runs import code_version
 from experiments.runs import run_progress
 
 # If a node has fewer cores, all runs take as many as that node has.
@@ -188,7 +188,7 @@ def _join(address):
       runtime_env={
         'py_modules': [str(job_lib.ROOT / name) for name in _PACKAGES],
         'excludes': ['__pycache__'],
-        'env_vars': {'TFF_OCS_GIT_COMMIT': run_folder.git_commit()},
+        'env_vars': {code_version.VARIABLE: code_version.git_commit()},
       },
     )
 

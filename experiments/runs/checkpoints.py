@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from experiments.runs import run_progress
-from tff_ocs.records import writing
+from tff_ocs.records import files
 
 _PREFIX = run_progress.CHECKPOINT_PREFIX
 
@@ -68,7 +68,7 @@ class Checkpoints:
     Raises:
       OSError: If the folder cannot be written to.
     """
-    with writing.explained(self._path_of(round_num)):
+    with files.explaining_write_errors(self._path_of(round_num)):
       asyncio.run(self._manager.save(progress, round_num))
 
   def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:
@@ -128,6 +128,11 @@ class Checkpoints:
         )
         self._drop(version)
 
+  @property
+  def are_there(self) -> bool:
+    """Whether there is a checkpoint."""
+    return bool(self._versions())
+
   def remove(self) -> None:
     """Removes all checkpoints, once the run is finished."""
     # A checkpoint that cannot be removed does no harm any more.
@@ -141,7 +146,7 @@ class Checkpoints:
 
   def _drop(self, version):
     path = self._path_of(version)
-    with writing.explained(path):
+    with files.explaining_write_errors(path):
       shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

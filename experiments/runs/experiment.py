@@ -18,6 +18,8 @@ from experiments.runs import run_progress
 from experiments.runs import training
 from tff_ocs import compression
 from tff_ocs import execution
+from tff_ocs.records import files
+from tff_ocs.records import settings as settings_lib
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import task as task_lib
 
@@ -61,6 +63,7 @@ def run(
     availability_lib.AvailabilityError,
     client_data.DataError,
     experiment_flags.SettingError,
+    files.RecordError,
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
@@ -111,7 +114,8 @@ def _run(folder, values, load_task, step_size, own_flags, availability):
   with _use_worker(values.worker_address):
     # The folder is made only if there is a worker.
     folder.start(
-      {**settings, **task.describe()}, worker_address=values.worker_address
+      settings_lib.Settings.from_json({**settings, **task.describe()}),
+      worker_address=values.worker_address,
     )
     _report(f'Results: {folder.path}')
     training.train(

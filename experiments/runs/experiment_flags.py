@@ -14,17 +14,8 @@ from absl import flags
 
 from experiments.runs import availability as availability_lib
 from programs import paths
+from tff_ocs.records import settings as settings_lib
 
-# Flags that do not change the results of a run.
-_NOT_SETTINGS = (
-  'cache_dir',
-  'output_dir',
-  'overwrite',
-  'resume',
-  'rounds_per_checkpoint',
-  'run_name',
-  'worker_address',
-)
 # Flags on which a good step size depends. The paper's value is the default,
 # unless `PaperStepSize.settings` names others.
 _FLAGS_OF_STEP_SIZE = (
@@ -391,7 +382,7 @@ def settings(
   return {
     name: values[name].value
     for name in (*own_flags, *common)
-    if name not in _NOT_SETTINGS
+    if name not in settings_lib.NOT_SETTINGS
   }
 
 

@@ -127,7 +127,8 @@ def train(
         metrics['non_finite_clients'],
       )
     shown['loss'] = f'{metrics["training_loss"]:.3f}'
-    shown['sent'] = units.format_bits(cumulative_bits)
+    unit = units.choose_bits_unit(cumulative_bits)
+    shown['sent'] = f'{cumulative_bits / unit.size:.2f} {unit.name}'
     rounds.set_postfix(shown)
     is_last = round_num == total_rounds - 1
     if (round_num + 1) % rounds_per_checkpoint == 0 and not is_last:

@@ -1,7 +1,5 @@
 """Tests of the sweep, end to end on small synthetic data."""
 
-import fcntl
-import os
 import shlex
 import subprocess
 import sys
@@ -11,6 +9,9 @@ from experiments import sweep
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
 from tests.experiments import real_runs
+from tests.plots import made_up
+from tff_ocs.records import files
+from tff_ocs.records import settings
 
 COMMAND = (
   sys.executable,
@@ -46,13 +47,10 @@ def finish(process):
 
 
 def is_locked(folder):
-  descriptor = os.open(folder, os.O_RDONLY)
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    files.lock_folder(folder).release()
   except BlockingIOError:
     return True
-  finally:
-    os.close(descriptor)
   return False
 
 
@@ -148,7 +146,7 @@ def test_dry_run_marks_finished_runs(tmp_path, capsys):
   )
   folder = tmp_path / 'a b_seed0'
   folder.mkdir()
-  (folder / 'config.json').write_text('{"seed": 0}')
+  settings.write_config(folder, made_up.settings(), {})
   (folder / 'weights.npz').write_text('')
   sweep._print_commands(all_jobs, tmp_path)
   first, second = capsys.readouterr().out.splitlines()

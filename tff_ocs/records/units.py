@@ -1,34 +1,39 @@
-"""Bits in the unit in which they are easiest to read."""
+"""Units that numbers of bits and step sizes are shown in."""
 
 import math
+from typing import NamedTuple
 
-_UNITS = ('bit', 'kbit', 'Mbit', 'Gbit', 'Tbit', 'Pbit')
+_PREFIXES = {'G': 10**9, 'M': 10**6, 'k': 10**3}
 
 
-def bit_unit(bits: float) -> tuple[str, float]:
-  """Chooses the unit for a number of bits.
+class BitsUnit(NamedTuple):
+  """A unit of bits.
+
+  Attributes:
+    name: The name, for example 'Gbit'.
+    size: How many bits it has.
+  """
+
+  name: str
+  size: int
+
+
+def choose_bits_unit(largest: float) -> BitsUnit:
+  """The largest of Gbit, Mbit, kbit and bit that a number has one of.
 
   Args:
-    bits: The number of bits, at least 0; of several numbers the largest.
+    largest: The largest number of bits that is shown with the unit.
 
   Returns:
-    The name of the largest unit, in powers of 1000 from 'bit' to 'Pbit', of
-    which there is at least one; and its size in bits.
+    The `BitsUnit`.
   """
-  power = 0
-  while power < len(_UNITS) - 1 and 1000 ** (power + 1) <= bits < math.inf:
-    power += 1
-  return _UNITS[power], float(1000**power)
+  for prefix, size in _PREFIXES.items():
+    if largest >= size:
+      return BitsUnit(f'{prefix}bit', size)
+  return BitsUnit('bit', 1)
 
 
-def format_bits(bits: float) -> str:
-  """Formats a number of bits with three significant digits and its unit.
-
-  Args:
-    bits: The number of bits, at least 0.
-
-  Returns:
-    The text, for example '1.23 Gbit'.
-  """
-  unit, size = bit_unit(bits)
-  return f'{bits / size:#.3g} {unit}' if bits else '0 bit'
+def format_step_size(step_size: float) -> str:
+  """A step size as a power of two, such as '2^-3', where it is one."""
+  exponent = math.log2(step_size)
+  return f'2^{exponent:.0f}' if exponent % 1 == 0 else f'{step_size:.4g}'

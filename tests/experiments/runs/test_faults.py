@@ -20,8 +20,11 @@ from absl import logging
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
 from tests.experiments import real_runs
+from tests.plots import made_up
+from tff_ocs.records import files
+from tff_ocs.records import metrics as metrics_lib
 
-METRICS = dict.fromkeys(run_folder.METRICS, 1.5)
+METRICS = dict.fromkeys(list(metrics_lib.COLUMNS)[1:], 1.5)
 STATE = {'weights': [np.arange(5000, dtype=np.float32)], 'empty': ()}
 WEIGHTS = tff.learning.models.ModelWeights(STATE['weights'], [])
 
@@ -51,7 +54,7 @@ def started(path):
   """The folder of a run that is started or continued there."""
   folder = run_folder.RunFolder(path, resume=True)
   with folder.log():
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
     yield folder
 
 
@@ -124,7 +127,7 @@ def test_full_disk_before_the_first_file(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with full_disk(100), pytest.raises(OSError, match='config.json in .*Make'):
     with folder.log():
-      folder.start({'seed': 0})
+      folder.start(made_up.settings())
   # The same command again.
   assert next_round(tmp_path / 'run') == 0
 
@@ -177,23 +180,11 @@ def cut_within_line(path, index):
   'damage, lost_rounds, expected_round',
   [
     (lambda path: None, 0, 4),
-    # Within the last line; and all of it, and of the one before a half.
+    # Within the last line; and all of it, and half of the one before.
     (lambda path: truncate(path, 1), 1, 4),
     (lambda path: cut_within_line(path, -2), 2, 2),
     (lambda path: cut_within_line(path, -4), 4, 0),
     (lambda path: os.truncate(path, 0), 5, 0),
-    (lambda path: path.unlink(), 5, 0),
-    (lambda path: path.write_bytes(bytes(range(256))), 5, 0),
-    (lambda path: path.write_text('name,age\nAda,36\n'), 5, 0),
-    (
-      lambda path: path.write_text(
-        ''.join(
-          line for line in path.open(newline='') if not line.startswith('2,')
-        )
-      ),
-      3,
-      2,
-    ),
   ],
 )
 def test_run_goes_on_from_where_the_metrics_are_whole(
@@ -216,6 +207,66 @@ def test_run_goes_on_from_where_the_metrics_are_whole(
         folder.checkpoints.save(progress(round_num), round_num)
   assert path.read_bytes().splitlines() == whole
   assert next_round(interrupted) == 4
+
+
+def replace_in(path, *replacements):
+  content = path.read_bytes()
+  for old, new in replacements:
+    assert old in content
+    content = content.replace(old, new)
+  path.write_bytes(content)
+
+
+def test_metrics_that_a_spreadsheet_saved_again_are_continued(interrupted):
+  path = interrupted / 'metrics.csv'
+  whole = path.read_bytes().replace(b'\r\n', b'\n')
+  path.write_bytes(b'\xef\xbb\xbf' + whole.replace(b'\n', b'\r\n'))
+  checkpoints_before = real_runs.saved_checkpoints(interrupted)
+  assert next_round(interrupted) == 4
+  assert real_runs.saved_checkpoints(interrupted) == checkpoints_before
+  with started(interrupted) as folder:
+    folder.release(METRICS, 5)
+  table = metrics_lib.read_metrics(interrupted)
+  assert table['round'].tolist() == [0, 1, 2, 3, 4, 5]
+  assert path.read_bytes().startswith(whole.split(b'\n')[0])
+
+
+@pytest.mark.parametrize(
+  'damage, reason',
+  [
+    (lambda path: path.unlink(), 'has checkpoints, but no metrics.csv'),
+    (lambda path: replace_in(path, (b',', b';')), "separated by ';'"),
+    (lambda path: path.write_bytes(bytes(range(256))), 'not UTF-8'),
+    (lambda path: path.write_text('name,age\nAda,36\n'), "'Ada' in .* name"),
+    (lambda path: path.write_text('name\n36\n'), 'no column round'),
+    (lambda path: replace_in(path, (b'\n3,', b'\n2,')), 'round 2 twice'),
+    (
+      lambda path: replace_in(path, (b'\n2,', b'\n7,')),
+      'round 7 where round 2',
+    ),
+    (
+      lambda path: replace_in(path, (b'\n2,1.5', b'\n2,x')),
+      "'x' in the column",
+    ),
+    (lambda path: replace_in(path, (b'\n2,', b'\n2,1,')), 'line 4 .* cells'),
+    (lambda path: replace_in(path, (b'\n2,', b'\n\n2,')), 'line 4 .* 0 cells'),
+  ],
+)
+def test_metrics_that_no_run_wrote_stop_the_run_and_cost_nothing(
+  interrupted, damage, reason
+):
+  damage(interrupted / 'metrics.csv')
+  before = {
+    path: path.read_bytes()
+    for path in interrupted.rglob('*')
+    if path.is_file() and path.name != 'log.txt'
+  }
+  with pytest.raises(files.RecordError, match=reason) as error:
+    next_round(interrupted)
+  message = str(error.value)
+  assert 'Nothing was changed' in message and '\n' not in message
+  for path, content in before.items():
+    assert path.read_bytes() == content
 
 
 def halve(path):

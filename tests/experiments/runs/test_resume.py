@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
@@ -14,6 +15,8 @@ from tests.experiments.real_runs import num_rounds
 from tests.experiments.real_runs import read_results
 from tests.experiments.real_runs import saved_checkpoints
 from tests.experiments.real_runs import start
+from tests.plots import made_up
+from tff_ocs.records import files
 
 
 def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
@@ -34,6 +37,7 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
   assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
   left = {path.name for path in folder.iterdir()}
   assert left == {
+    '.lock',
     'config.json',
     'events',
     'log.txt',
@@ -93,7 +97,7 @@ def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
 
 
 def test_folder_without_resume_is_refused(tmp_path):
-  run_folder.RunFolder(tmp_path / 'run').start({'seed': 0})
+  run_folder.RunFolder(tmp_path / 'run').start(made_up.settings())
   with pytest.raises(FileExistsError, match='--resume'):
     run_folder.RunFolder(tmp_path / 'run')
   again = run_folder.RunFolder(tmp_path / 'run', resume=True)
@@ -106,22 +110,22 @@ def test_run_that_another_process_finished_meanwhile_is_kept(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run', resume=True)
   other = run_folder.RunFolder(tmp_path / 'run')
   with other.log():
-    other.start({'seed': 0})
+    other.start(made_up.settings())
     (tmp_path / 'run' / 'weights.npz').touch()
   with folder.log(), pytest.raises(FileExistsError, match='meanwhile'):
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
 
 
 def test_folder_in_use_is_refused_to_another_process(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with folder.log():
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
     for options in ({'resume': True}, {'overwrite': True}):
       other = run_folder.RunFolder(tmp_path / 'run', **options)
       with pytest.raises(FileExistsError, match='Another process is running'):
-        other.start({'seed': 0})
+        other.start(made_up.settings())
     assert (tmp_path / 'run' / 'config.json').exists()
-  run_folder.RunFolder(tmp_path / 'run', resume=True).start({'seed': 0})
+  run_folder.RunFolder(tmp_path / 'run', resume=True).start(made_up.settings())
 
 
 @pytest.mark.parametrize('config', ['not json', '[]', '{"model": "bert"}'])
@@ -136,11 +140,31 @@ def test_folder_with_another_config_is_never_replaced(tmp_path, config):
 def test_overwriting_removes_only_what_a_run_writes(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with folder.log():
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
   (tmp_path / 'run' / 'notes.txt').write_text('precious')
   again = run_folder.RunFolder(tmp_path / 'run', overwrite=True)
   with again.log():
-    again.start({'seed': 1})
+    again.start(made_up.settings(seed=1))
   config = json.loads((tmp_path / 'run' / 'config.json').read_text())
   assert config['seed'] == 1
   assert (tmp_path / 'run' / 'notes.txt').read_text() == 'precious'
+
+
+def test_folder_is_free_however_a_run_ends(tmp_path):
+  weights = tff.learning.models.ModelWeights([np.zeros(2, np.float32)], [])
+  folder = run_folder.RunFolder(tmp_path / 'finished')
+  folder.start(made_up.settings())
+  folder.finish(weights)
+  files.lock_folder(tmp_path / 'finished').release()
+  # The start itself fails.
+  again = run_folder.RunFolder(tmp_path / 'finished', resume=True)
+  with pytest.raises(FileExistsError, match='meanwhile'):
+    again.start(made_up.settings())
+  files.lock_folder(tmp_path / 'finished').release()
+  # Nobody has it any more.
+  folder = run_folder.RunFolder(tmp_path / 'abandoned')
+  folder.start(made_up.settings())
+  with pytest.raises(BlockingIOError):
+    files.lock_folder(tmp_path / 'abandoned')
+  del folder
+  files.lock_folder(tmp_path / 'abandoned').release()
