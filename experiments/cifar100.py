@@ -78,6 +78,7 @@ def run(values: flags.FlagValues) -> None:
   experiment.run(
     values,
     load_task=load_task,
+    experiment='CIFAR100',
     data=f'cifar100_{values.data_source}'
     + ('_scaled' if values.scale_inputs else ''),
     step_size=_paper_step_size(values),

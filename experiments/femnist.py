@@ -125,11 +125,23 @@ def run(values: flags.FlagValues) -> None:
   experiment.run(
     values,
     load_task=load_task,
+    experiment=_label(values, is_custom),
     data=f'femnist_{values.data_source}_'
     + ('custom' if is_custom else f'set_{set_name}'),
     step_size=_paper_step_size(values),
     own_flags=_OWN_FLAGS,
   )
+
+
+def _label(values, is_custom) -> str:
+  if is_custom:
+    return (
+      f'FEMNIST s={values.unbalanced_s:g}, a={values.unbalanced_a},'
+      f' b={values.unbalanced_b}'
+    )
+  if values.unbalanced_set == 'none':
+    return 'FEMNIST, balanced'
+  return f'FEMNIST set {values.unbalanced_set}'
 
 
 def _paper_step_size(values):

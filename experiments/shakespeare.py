@@ -87,6 +87,7 @@ def run(values: flags.FlagValues) -> None:
   experiment.run(
     values,
     load_task=load_task,
+    experiment='Shakespeare',
     data=f'shakespeare_{values.data_source}',
     step_size=_paper_step_size(values),
     own_flags=_OWN_FLAGS,

@@ -28,6 +28,7 @@ def run(
   values: flags.FlagValues,
   *,
   load_task: Callable[[], task_lib.Task],
+  experiment: str,
   data: str,
   step_size: experiment_flags.PaperStepSize,
   own_flags: Sequence[str],
@@ -40,6 +41,7 @@ def run(
   Args:
     values: The flags, those of `experiment_flags` among them.
     load_task: A function that loads the task.
+    experiment: The name of the experiment in figures and tables.
     data: The first part of the name of the run's folder.
     step_size: The paper's client step size for the sampling.
     own_flags: The names of the program's own flags, which are recorded too.
@@ -54,7 +56,21 @@ def run(
       path, overwrite=values.overwrite, resume=values.resume
     )
     with folder.log():
-      _run(folder, values, load_task, step_size, own_flags, availability)
+      learning_rate, step_size_line = experiment_flags.step_size(
+        values, step_size
+      )
+      settings = {
+        'experiment': experiment,
+        **experiment_flags.settings(values, own_flags),
+        'client_learning_rate': learning_rate,
+        'availability': availability.setting,
+      }
+      folder.check_settings(settings)
+      if folder.is_finished and not values.overwrite:
+        _report(f'{folder.path} is finished; use --overwrite to run it again.')
+        return
+      _report(step_size_line)
+      _run(folder, settings, values, load_task, availability)
   except execution.WorkerError as error:
     sys.exit(f'error: {error} {_describe_resumption(path)}')
   except (
@@ -81,18 +97,7 @@ def _describe_resumption(path) -> str:
   )
 
 
-def _run(folder, values, load_task, step_size, own_flags, availability):
-  learning_rate, step_size_line = experiment_flags.step_size(values, step_size)
-  settings = {
-    **experiment_flags.settings(values, own_flags),
-    'client_learning_rate': learning_rate,
-    'availability': availability.setting,
-  }
-  folder.check_settings(settings)
-  if folder.is_finished and not values.overwrite:
-    _report(f'{folder.path} is finished; use --overwrite to run it again.')
-    return
-  _report(step_size_line)
+def _run(folder, settings, values, load_task, availability):
   if values.sampling != 'full' and (
     values.expected_clients > values.clients_per_round
   ):
@@ -110,7 +115,7 @@ def _run(folder, values, load_task, step_size, own_flags, availability):
     training.check_cohort(task, values.clients_per_round)
   except ValueError as error:
     raise experiment_flags.SettingError(error) from error
-  process = _build_process(values, task.model, learning_rate)
+  process = _build_process(values, task.model, settings['client_learning_rate'])
   with _use_worker(values.worker_address):
     # The folder is made only if there is a worker.
     folder.start(

@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from experiments import campaigns
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
+from experiments.campaigns import local_runner
 from tests.plots import made_up
 from tff_ocs.records import settings
 
@@ -70,11 +72,11 @@ def fake_binary(monkeypatch):
       f'--output_dir={output_dir}',
     ]
 
-  monkeypatch.setattr(jobs.Job, 'command', command)
+  monkeypatch.setattr(job_lib.Job, 'command', command)
 
 
 def make_job(name, do='finish', seed=0):
-  return jobs.Job(
+  return job_lib.Job(
     name, 'fake', (f'--do={do}', f'--seed={seed}', '--total_rounds=3')
   )
 
@@ -99,7 +101,7 @@ def wait_until(condition):
 
 def test_command_has_flags_name_and_folder(monkeypatch):
   monkeypatch.undo()
-  job = jobs.Job('run', 'femnist', ('--total_rounds=3', '--total_rounds=4'))
+  job = job_lib.Job('run', 'femnist', ('--total_rounds=3', '--total_rounds=4'))
   assert job.command('runs')[1:] == [
     '-m',
     'experiments.femnist',
@@ -121,7 +123,7 @@ def test_all_run_in_one_bar_and_finished_ones_are_skipped(tmp_path, capsys):
   assert 'test:  50%' in output.err
   assert '6/6' in output.err and 'finished=2, running=0' in output.err
   assert [attempts(tmp_path, name) for name in ('first', 'second')] == [1, 1]
-  assert jobs.log_path(tmp_path, second).read_text() == 'attempt 1\n'
+  assert job_lib.log_path(tmp_path, second).read_text() == 'attempt 1\n'
   assert jobs.is_finished(second, tmp_path)
 
 
@@ -153,7 +155,7 @@ def test_failing_run_is_retried_and_listed_but_stops_no_other(tmp_path, capsys):
 
 def test_folder_of_other_flags_stops_all_before_any_work(tmp_path):
   run(tmp_path, make_job('run', seed=1))
-  with pytest.raises(jobs.JobError, match='--seed=1, not 2.*--output_dir'):
+  with pytest.raises(job_lib.JobError, match='--seed=1, not 2.*--output_dir'):
     run(tmp_path, make_job('other'), make_job('run', seed=2))
   assert attempts(tmp_path, 'other') == 0
 
@@ -184,17 +186,19 @@ def test_one_run_for_each_core_with_enough_memory(
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(cores)))
   memory = psutil.virtual_memory()._replace(available=int(gigabytes * 1e9))
   monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
-  assert jobs._share_cores(None, num_jobs) == expected
+  assert local_runner.share_cores(None, num_jobs) == expected
 
 
 @pytest.mark.parametrize('parallel', [0, 10**6])
 def test_impossible_parallel_is_refused(tmp_path, parallel):
-  with pytest.raises(jobs.JobError, match='--parallel must be from 1 to'):
+  with pytest.raises(job_lib.JobError, match='--parallel must be from 1 to'):
     run(tmp_path, make_job('run'), parallel=parallel)
 
 
 def test_parallel_is_not_for_ray(tmp_path):
-  with pytest.raises(jobs.JobError, match='--parallel .* goes without --ray'):
+  with pytest.raises(
+    job_lib.JobError, match='--parallel .* cannot be combined'
+  ):
     run(tmp_path, make_job('run'), parallel=1, ray_address='auto')
 
 
@@ -209,7 +213,9 @@ def test_run_with_a_flag_that_is_not_given_is_refused(tmp_path, name, value):
   assert not jobs.is_finished(make_job('run'), tmp_path)
   recorded = dataclasses.replace(recorded, **{name: value})
   settings.write_config(folder, recorded, {})
-  with pytest.raises(jobs.JobError, match=f'--{name}={value}, not None, which'):
+  with pytest.raises(
+    job_lib.JobError, match=f'--{name}={value}, not None, which'
+  ):
     jobs.is_finished(make_job('run'), tmp_path)
 
 
@@ -219,7 +225,9 @@ def test_missing_ray_is_explained(tmp_path, monkeypatch):
     sys.modules, 'experiments.campaigns.ray_runner', raising=False
   )
   monkeypatch.delattr(campaigns, 'ray_runner', raising=False)
-  with pytest.raises(jobs.JobError, match='needs the package ray.*pip install'):
+  with pytest.raises(
+    job_lib.JobError, match='needs the package ray.*pip install'
+  ):
     run(tmp_path, make_job('run'), ray_address='auto')
 
 
@@ -233,7 +241,7 @@ def test_interruption_ends_the_runs(tmp_path, number):
     # Meanwhile the folder is not for others.
     try:
       run(tmp_path, make_job('other'))
-    except jobs.JobError as error:
+    except job_lib.JobError as error:
       refused.append(str(error))
     os.kill(os.getpid(), number)
 
