@@ -186,9 +186,7 @@ def _build_process(values, model, learning_rate):
   sampling = tff_ocs.ClientSamplingFactory(
     _build_scheme(values),
     value_sum_factory=_build_compressor(values),
-    improvement_expected_clients=(
-      None if values.uniform_skips_silent_clients else values.expected_clients
-    ),
+    improvement_expected_clients=values.expected_clients,
   )
   common = dict(
     batch_size=values.batch_size,
@@ -196,7 +194,6 @@ def _build_process(values, model, learning_rate):
       values.client_weighting.upper()
     ],
     availability=values.availability is not None,
-    skips_silent_clients=values.uniform_skips_silent_clients,
   )
   if values.algorithm == 'dsgd':
     return tff_ocs.build_distributed_sgd_process(

@@ -108,16 +108,6 @@ def _define_sampling(values):
     ' clients are available.',
     flag_values=values,
   )
-  flags.DEFINE_bool(
-    'uniform_skips_silent_clients',
-    False,
-    'With --sampling=uniform: do not train clients that are not going to send.'
-    ' The weights are the same, bit for bit, but training_loss, cohort_examples'
-    ' and non_finite_clients in the metrics are those of the clients that send,'
-    ' and there are no improvement factors. The paper reports the loss of the'
-    ' whole cohort.',
-    flag_values=values,
-  )
   flags.DEFINE_enum(
     'compression',
     'none',
@@ -352,17 +342,6 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
           f'--{name}={values[name].value:g} needs --algorithm=fedavg:'
           ' distributed SGD is one step of --client_learning_rate a round.'
         )
-  if values.uniform_skips_silent_clients:
-    if values.sampling != 'uniform':
-      raise SettingError(
-        '--uniform_skips_silent_clients needs --sampling=uniform, found'
-        f' --sampling={values.sampling}, with which the clients that send'
-        ' depend on the updates.'
-      )
-    if values.availability is not None:
-      raise SettingError(
-        '--uniform_skips_silent_clients and --availability cannot be combined.'
-      )
 
 
 def settings(
@@ -444,8 +423,6 @@ def run_name(
     for name in ('algorithm', 'compression', 'client_weighting')
     if values[name].value != values[name].default
   )
-  if values.uniform_skips_silent_clients:
-    others += '_skipping'
   if availability.setting is not None:
     others += f'_q{availability.short_name}'
   return (

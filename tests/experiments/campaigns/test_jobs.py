@@ -1,4 +1,4 @@
-"""Tests of the runner of many runs, with a stand-in for the binaries."""
+"""Tests of the queue of jobs, with a stand-in for the runs."""
 
 import dataclasses
 import itertools
@@ -17,75 +17,20 @@ from experiments import campaigns
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import local_runner
+from tests.experiments.campaigns import fake_run
 from tests.plots import made_up
 from tff_ocs.records import settings
 
-# Does what --do says; `attempts` counts how often it was started.
-FAKE = """
-import json, os, pathlib, signal, sys, time
-values = dict(argument[2:].split('=', 1) for argument in sys.argv[1:])
-output_dir = pathlib.Path(values['output_dir'])
-folder = output_dir / values['run_name']
-with (output_dir / (folder.name + '.attempts')).open('a') as file:
-  file.write('x')
-attempts = len((output_dir / (folder.name + '.attempts')).read_text())
-print('attempt', attempts)
-if values['do'] == 'refuse':
-  sys.exit('error: no such data.\\nMore about it.')
-folder.mkdir(exist_ok=True)
-config = {
-  'experiment': 'fake',
-  'method': 'fake',
-  'data': 'none',
-  'seed': int(values['seed']),
-  'total_rounds': 3,
-  'clients_per_round': 1,
-  'environment': {},
-}
-(folder / 'config.json').write_text(json.dumps(config))
-(folder / 'metrics.csv').write_text('round,loss\\n0,1\\n1,1\\n')
-(folder / 'cores').write_text(json.dumps(sorted(os.sched_getaffinity(0))))
-if values['do'] == 'fail' or values['do'] == 'fail once' and attempts == 1:
-  raise RuntimeError('it was too much')
-if values['do'] == 'die':
-  os.kill(os.getpid(), signal.SIGKILL)
-if values['do'] == 'hang':
-  (folder / 'pid').write_text(str(os.getpid()))
-  time.sleep(1000)
-if values['do'] == 'meet':
-  while len(list(output_dir.glob('*/cores'))) < 2:
-    time.sleep(0.01)
-(folder / 'metrics.csv').write_text('round,loss\\n0,1\\n1,1\\n2,1\\n')
-(folder / 'weights.npz').write_text('')
-"""
-
 
 @pytest.fixture(autouse=True)
-def fake_binary(monkeypatch):
-  def command(job, output_dir):
-    return [
-      sys.executable,
-      '-c',
-      FAKE,
-      *job.flags,
-      f'--run_name={job.name}',
-      f'--output_dir={output_dir}',
-    ]
-
-  monkeypatch.setattr(job_lib.Job, 'command', command)
+def fake_runs(monkeypatch):
+  monkeypatch.setattr(job_lib.Job, 'command', fake_run.command)
 
 
 def make_job(name, do='finish', seed=0):
   return job_lib.Job(
     name, 'fake', (f'--do={do}', f'--seed={seed}', '--total_rounds=3')
   )
-
-
-def attempts(output_dir, name):
-  try:
-    return len((output_dir / f'{name}.attempts').read_text())
-  except FileNotFoundError:
-    return 0
 
 
 def run(output_dir, *all_jobs, **kwargs):
@@ -122,7 +67,9 @@ def test_all_run_in_one_bar_and_finished_ones_are_skipped(tmp_path, capsys):
   # The bar began with the rounds of the first.
   assert 'test:  50%' in output.err
   assert '6/6' in output.err and 'finished=2, running=0' in output.err
-  assert [attempts(tmp_path, name) for name in ('first', 'second')] == [1, 1]
+  assert [
+    fake_run.attempts(tmp_path, name) for name in ('first', 'second')
+  ] == [1, 1]
   assert job_lib.log_path(tmp_path, second).read_text() == 'attempt 1\n'
   assert jobs.is_finished(second, tmp_path)
 
@@ -142,7 +89,7 @@ def test_failing_run_is_retried_and_listed_but_stops_no_other(tmp_path, capsys):
     'dies': 'ended by SIGKILL',
     'is_refused': 'error: no such data.',
   }
-  counts = [attempts(tmp_path, job.name) for job in all_jobs]
+  counts = [fake_run.attempts(tmp_path, job.name) for job in all_jobs]
   assert counts == [3, 2, 3, 1, 1]
   logs = {job.name: log for job, _, log in failed}
   assert 'attempt 3\n' in logs['fails'].read_text()
@@ -157,7 +104,7 @@ def test_folder_of_other_flags_stops_all_before_any_work(tmp_path):
   run(tmp_path, make_job('run', seed=1))
   with pytest.raises(job_lib.JobError, match='--seed=1, not 2.*--output_dir'):
     run(tmp_path, make_job('other'), make_job('run', seed=2))
-  assert attempts(tmp_path, 'other') == 0
+  assert fake_run.attempts(tmp_path, 'other') == 0
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason='needs two cores')
@@ -252,4 +199,4 @@ def test_interruption_ends_the_runs(tmp_path, number):
   thread.join()
   assert not pathlib.Path(f'/proc/{pid.read_text()}').exists()
   assert len(refused) == 1 and 'Another process' in refused[0]
-  assert attempts(tmp_path, 'other') == 0
+  assert fake_run.attempts(tmp_path, 'other') == 0

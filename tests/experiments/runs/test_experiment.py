@@ -216,29 +216,6 @@ def test_algorithm_and_weighting_change_the_training_alone(
   assert dsgd['training_loss'][0] != plain['training_loss'][0]
 
 
-def test_silent_clients_can_be_left_untrained(by_sampling, tmp_path):
-  plain = by_sampling['uniform']
-  skipping = linear.run_and_read(
-    tmp_path,
-    '--sampling=uniform',
-    '--client_learning_rate=0.125',
-    '--seed=7',
-    '--uniform_skips_silent_clients',
-  )
-  for name in ('validation_accuracy', 'validation_loss', 'uplink_bits'):
-    np.testing.assert_array_equal(plain.metrics[name], skipping.metrics[name])
-  assert (
-    linear.read_results(plain.path)[1] == linear.read_results(skipping.path)[1]
-  )
-  examples = [run.metrics['cohort_examples'] for run in (plain, skipping)]
-  assert np.all(examples[1] < examples[0])
-  # Columns that would need all updates are missing.
-  assert set(plain.metrics) - set(skipping.metrics) == {
-    'improvement_factor',
-    'relative_improvement_factor',
-  }
-
-
 def test_runs_of_former_versions_are_recognised(tmp_path):
   linear.run_and_read(tmp_path, '--total_rounds=1')
   path = tmp_path / 'run' / 'config.json'
