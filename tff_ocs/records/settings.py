@@ -139,11 +139,11 @@ class Settings:
     values = {k: v for k, v in config.items() if k not in NOT_SETTINGS}
     known = {name: values.pop(name) for name in _TYPES if name in values}
     known = {name: _as_type(known[name], _TYPES[name]) for name in known}
+    for name, value in known.items():
+      _check(name, value, _TYPES[name])
     if 'experiment' not in known:
       known['experiment'] = labels.experiment_label(config)
     if 'method' not in known and 'sampling' in known:
-      for name, value in known.items():
-        _check(name, value, _TYPES[name])
       is_full = known['sampling'] == 'full'
       known['method'] = labels.method_label(
         known['sampling'],
