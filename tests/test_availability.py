@@ -151,7 +151,7 @@ def test_unbiased_with_the_variance_of_the_appendix(scheme):
   # All is enumerated: the gradients' noise, who is available, and who sends.
   n = 3
   process = build(scheme)
-  of_norms = SCHEMES[scheme].create(availability=True)
+  of_norms = SCHEMES[scheme].create_with_availability()
   weights, q = WEIGHTS[:n], Q[:n]
   shares = weights / weights.sum()
   gradients = updates(1, n).astype(np.float64)
@@ -281,7 +281,7 @@ def test_server_sees_sums_only_and_they_can_be_secure():
 
 
 def test_type_signatures():
-  parameter = SCHEMES['ocs'].create(availability=True).next.type_signature
+  parameter = SCHEMES['ocs'].create_with_availability().next.type_signature
   assert parameter.parameter[2] == tff.FederatedType(np.bool_, tff.CLIENTS)
   parameter = build('aocs').next.type_signature.parameter
   assert tff.structure.name_list(parameter)[1:] == [
