@@ -60,7 +60,7 @@ def main(argv):
     femnist.run(_flags_of_run(values, sampling))
   try:
     _compare(pathlib.Path(values.output_dir))
-  except OSError as error:
+  except (OSError, ValueError) as error:
     sys.exit(f'error: {error}')
 
 

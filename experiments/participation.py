@@ -290,7 +290,12 @@ def main(argv):
     if extra_flags:
       campaign_flags.check_extra_flags(all_jobs)
     _run(values, all_jobs, by_n)
-  except (OSError, job_lib.JobError) as error:
+  except (
+    OSError,
+    files.RecordError,
+    job_lib.JobError,
+    runs.RunsError,
+  ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     sys.exit('interrupted; the same command continues where this one ended')

@@ -44,6 +44,7 @@ from experiments.campaigns import paper_runs
 from programs import entry
 from tff_ocs.records import files
 from tff_ocs.records import runs
+from tff_ocs.records import units
 
 # By binary. The paper gives no grid for CIFAR100; its two choices lie within
 # this one.
@@ -174,14 +175,11 @@ def read_outcome(step_size: float, of_seeds: Sequence[runs.Run]) -> Outcome:
     The `Outcome`.
   """
   # The last round is always evaluated.
-  last = [
-    {name: float(values[-1]) for name, values in run.metrics.items()}
-    for run in of_seeds
-  ]
+  last = [run.metrics.iloc[-1] for run in of_seeds]
   return Outcome(
     step_size,
-    tuple(row['validation_accuracy'] for row in last),
-    tuple(row['validation_loss'] for row in last),
+    tuple(float(row['validation_accuracy']) for row in last),
+    tuple(float(row['validation_loss']) for row in last),
     any(
       row['non_finite_clients'] > 0
       or not math.isfinite(row['training_loss'])
@@ -224,7 +222,7 @@ def format_markdown(all_tuned: Sequence[Tuned], caption: str) -> str:
   step_sizes = sorted(
     {o.step_size for tuned in all_tuned for o in tuned.outcomes}
   )
-  header = ['Holdout accuracy [%]', *map(_format_step_size, step_sizes)]
+  header = ['Holdout accuracy [%]', *map(units.format_step_size, step_sizes)]
   rows = [
     [*header, "The paper's choice"],
     ['---'] + ['---:'] * (len(step_sizes) + 1),
@@ -237,7 +235,7 @@ def format_markdown(all_tuned: Sequence[Tuned], caption: str) -> str:
       [
         tuned.method.label,
         *(cells.get(step_size, _NONE) for step_size in step_sizes),
-        _format_step_size(tuned.published),
+        units.format_step_size(tuned.published),
       ]
     )
   lines = [f'**{caption}**', '', *(f'| {" | ".join(row)} |' for row in rows)]
@@ -302,11 +300,6 @@ def _format_outcome(outcome):
   std = _std(outcome)
   deviation = '' if std is None else f' ± {100 * std:.1f}'
   return f'{100 * _mean(outcome):.1f}{deviation}'
-
-
-def _format_step_size(step_size):
-  exponent = math.log2(step_size)
-  return f'2^{exponent:.0f}' if exponent % 1 == 0 else f'{step_size:.4g}'
 
 
 def tune(
@@ -459,7 +452,12 @@ def main(argv):
       parallel=values.parallel,
       ray_address=values.ray_address,
     )
-  except (OSError, job_lib.JobError) as error:
+  except (
+    OSError,
+    files.RecordError,
+    job_lib.JobError,
+    runs.RunsError,
+  ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     sys.exit('interrupted; the same command continues where this one ended')

@@ -165,9 +165,9 @@ def test_runs_are_trained_once_and_then_compared(tmp_path, capsys, monkeypatch):
   output = capsys.readouterr().out
   accuracies = {
     name: [
-      runs.read_run(tmp_path / f'femnist_1_n3_{name}_seed{seed}').metrics[
-        'validation_accuracy'
-      ][-1]
+      runs.read_run(tmp_path / f'femnist_1_n3_{name}_seed{seed}')
+      .metrics['validation_accuracy']
+      .iloc[-1]
       for seed in (0, 1)
     ]
     for name in ('full', 'aocs_m1')

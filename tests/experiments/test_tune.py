@@ -5,6 +5,7 @@ import math
 import pathlib
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments import tune
@@ -147,13 +148,15 @@ def made_up_run(accuracy=0.5, loss=1.0, training_loss=1.0, non_finite=0):
   """A run of two rounds, of which the first looks good."""
   return runs.Run(
     pathlib.Path('run'),
-    {},
-    {
-      'validation_accuracy': np.array([0.9, accuracy]),
-      'validation_loss': np.array([0.1, loss]),
-      'training_loss': np.array([0.1, training_loss]),
-      'non_finite_clients': np.array([0.0, non_finite]),
-    },
+    made_up.settings(),
+    pd.DataFrame(
+      {
+        'validation_accuracy': [0.9, accuracy],
+        'validation_loss': [0.1, loss],
+        'training_loss': [0.1, training_loss],
+        'non_finite_clients': [0.0, non_finite],
+      }
+    ),
   )
 
 
@@ -178,8 +181,8 @@ def test_one_diverged_seed_is_enough(bad):
 
 def test_early_non_finite_updates_are_no_divergence():
   run = made_up_run()
-  run.metrics['non_finite_clients'][0] = 3
-  run.metrics['training_loss'][0] = _NAN
+  run.metrics.loc[0, 'non_finite_clients'] = 3
+  run.metrics.loc[0, 'training_loss'] = _NAN
   assert not tune.read_outcome(0.5, [run]).diverged
 
 
@@ -356,8 +359,8 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   def run():
     tune.tune(
       FULL,
-      # The first is too small to learn; the one that is added, 1e7, diverges.
-      [1e-9, 0.1],
+      # The first is too small to learn; the one that is added, 1e22, diverges.
+      [1e-24, 0.1],
       repeats=1,
       extra_flags=[
         '--data_source=synthetic',
@@ -373,8 +376,9 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   assert table.startswith((tmp_path / 'tuning.md').read_text())
   with (tmp_path / 'tuning.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
-  assert [float(row['step_size']) for row in rows] == [1e-9, 0.1, 1e7]
+  assert [float(row['step_size']) for row in rows] == [1e-24, 0.1, 1e22]
   assert [row['best'] for row in rows] == ['False', 'True', 'False']
+  assert [row['diverged'] for row in rows] == ['False', 'False', 'True']
   assert (tmp_path / 'tuning.png').stat().st_size
   assert (tmp_path / 'tuning.pdf').stat().st_size
   run_of_best = runs.read_run(tmp_path / 'femnist_1_full_lr0.1_seed0')
@@ -382,7 +386,7 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   assert 'clients held out to validate' in table
   assert (
     float(rows[1]['holdout_accuracy_mean'])
-    == (run_of_best.metrics['validation_accuracy'][-1])
+    == run_of_best.metrics['validation_accuracy'].iloc[-1]
   )
   # The same search finds all runs finished.
   assert run() == table

@@ -9,6 +9,7 @@ import pytest
 from tests.experiments import linear
 from tff_ocs.records import metrics as metrics_lib
 from tff_ocs.records import runs
+from tff_ocs.records import settings as settings_lib
 
 SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs')
 
@@ -123,7 +124,7 @@ def test_config_says_how_to_repeat_the_run(by_sampling):
   assert {name: config[name] for name in expected} == expected
   # How and where a run is stored does not matter to it.
   assert not set(config) & {'output_dir', 'run_name', 'overwrite', 'cache_dir'}
-  environment = config['environment']
+  _, environment = settings_lib.read_config(by_sampling['aocs'].path)
   assert environment['packages']['tensorflow-federated'] == '0.87.0'
   assert environment['threads_per_client'] >= 1
   assert len(environment['git_commit'].split('+')[0]) in (40, len('unknown'))
@@ -197,10 +198,14 @@ def test_compressed_runs_repeat(tmp_path):
 def test_algorithm_and_weighting_change_the_training_alone(
   by_sampling, tmp_path
 ):
-  plain = by_sampling['aocs'].metrics
+  plain = by_sampling['full'].metrics
   dsgd, uniform = (
     linear.run_and_read(
-      tmp_path / str(i), '--client_learning_rate=0.125', '--seed=7', argument
+      tmp_path / str(i),
+      '--sampling=full',
+      '--client_learning_rate=0.125',
+      '--seed=7',
+      argument,
     ).metrics
     for i, argument in enumerate(
       ['--algorithm=dsgd', '--client_weighting=uniform']
@@ -357,7 +362,7 @@ def test_more_participants_than_clients_are_reported_once(tmp_path, capsys):
 
 def test_bits_are_shown_in_a_unit_that_suits_them(tmp_path, capsys):
   result = linear.run_and_read(tmp_path, '--sampling=full')
-  bits = result.metrics['cumulative_uplink_bits'][-1]
+  bits = result.metrics['cumulative_uplink_bits'].iloc[-1]
   assert math.isclose(bits, 32 * 600 * 4 * 4)
   assert f'sent={bits / 1000:.2f} kbit' in capsys.readouterr().err
   assert 'all clients' not in capsys.readouterr().err
