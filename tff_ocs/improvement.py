@@ -76,15 +76,15 @@ def build(
     TypeError: If an argument is not of its type.
     ValueError: If `expected_clients` is out of range.
   """
-  if (
+  is_optimal = (
     isinstance(
       scheme, (schemes.OptimalSampling, schemes.ApproximateOptimalSampling)
     )
     and scheme.expected_clients == expected_clients
-  ):
-    optimal = _OwnProbabilities()
-  else:
-    optimal = _ProbabilitiesOfAocs(expected_clients, scalar_sum_factory)
+  )
+  aocs = schemes.ApproximateOptimalSampling(expected_clients).build(
+    scalar_sum_factory
+  )
   totals_sum = schemes.create_scalar_sum(scalar_sum_factory, 'norm', 'clients')
   terms_sum = schemes.create_scalar_sum(
     scalar_sum_factory, 'variance', 'square'
@@ -95,26 +95,30 @@ def build(
   def init_fn():
     return tff.federated_zip(
       collections.OrderedDict(
-        optimal=optimal.initialize(),
+        aocs=aocs.initialize(),
         totals=totals_sum.initialize(),
         terms=terms_sum.initialize(),
       )
     )
 
   def next_fn(state, clients, probabilities):
-    optimal_state, p, scalars = optimal.next(
-      state['optimal'], clients, probabilities
-    )
+    scalars = tff.federated_value(np.int32(0), tff.SERVER)
+    aocs_state = state['aocs']
+    if not is_optimal:
+      output = aocs.next(aocs_state, clients)
+      aocs_state, probabilities = output.state, output.probabilities
+      scalars = output.scalars_per_client
     totals = totals_sum.next(
       state['totals'], tff.federated_map(schemes.norm_and_count, clients)
     )
     total_norm = tff.federated_broadcast(totals.result['norm'])
     sums = terms_sum.next(
-      state['terms'], tff.federated_map(terms, (clients, p, total_norm))
+      state['terms'],
+      tff.federated_map(terms, (clients, probabilities, total_norm)),
     )
     new_state = tff.federated_zip(
       collections.OrderedDict(
-        optimal=optimal_state, totals=totals.state, terms=sums.state
+        aocs=aocs_state, totals=totals.state, terms=sums.state
       )
     )
     return new_state, tff.federated_map(
@@ -122,34 +126,6 @@ def build(
     )
 
   return ImprovementProgram(init_fn, next_fn)
-
-
-class _OwnProbabilities:
-  """The probabilities of the scheme, which are optimal."""
-
-  def initialize(self):
-    return tff.federated_value((), tff.SERVER)
-
-  def next(self, state, clients, probabilities):
-    del clients
-    return state, probabilities, tff.federated_value(np.int32(0), tff.SERVER)
-
-
-class _ProbabilitiesOfAocs:
-  """The probabilities that AOCS computes from the same norms."""
-
-  def __init__(self, expected_clients, scalar_sum_factory):
-    self._program = schemes.ApproximateOptimalSampling(expected_clients).build(
-      scalar_sum_factory
-    )
-
-  def initialize(self):
-    return self._program.initialize()
-
-  def next(self, state, clients, probabilities):
-    del probabilities
-    output = self._program.next(state, clients)
-    return output.state, output.probabilities, output.scalars_per_client
 
 
 def _factor_computations(m: float):

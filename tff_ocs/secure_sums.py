@@ -209,13 +209,13 @@ def propose_bounds(
   """
   max_update_norm = arguments.check_positive('max_update_norm', max_update_norm)
   max_weight = arguments.check_positive('max_weight', max_weight)
-  cohort_size = arguments.check_positive('cohort_size', cohort_size)
+  num_clients = arguments.check_positive('cohort_size', cohort_size)
   expected_clients = arguments.check_positive(
     'expected_clients', expected_clients
   )
   norm = _MARGIN * max_update_norm * max_weight
   return Bounds(
     norm=norm,
-    value=_MARGIN * norm * max(1.0, cohort_size / expected_clients),
+    value=_MARGIN * norm * max(1.0, num_clients / expected_clients),
     weight=_MARGIN * max_weight,
   )

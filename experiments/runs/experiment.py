@@ -110,6 +110,7 @@ def _run(folder, settings, values, load_task, availability):
   # The probabilities are of the whole pool, from which clients may be held out.
   q_of_client = availability.for_clients(task.train.client_ids)
   task = _choose_validation_set(task, values)
+  task.train.keep_all()
   _report(f'Data: {task.data_name}')
   try:
     training.check_cohort(task, values.clients_per_round)

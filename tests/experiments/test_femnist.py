@@ -10,6 +10,7 @@ from experiments import femnist
 from experiments.runs import experiment_flags
 from tests.experiments import linear
 from tests.experiments import shell
+from tests.tasks import test_femnist
 from tff_ocs.records import labels
 from tff_ocs.records import runs
 from tff_ocs.tasks import femnist as femnist_task
@@ -278,3 +279,19 @@ def test_missing_cache_is_reported_before_anything_is_written(tmp_path):
       f'--output_dir={tmp_path}/runs',
     )
   assert not (tmp_path / 'runs').exists()
+
+
+def test_bad_data_end_the_run_before_training(tmp_path):
+  test_femnist.write_writers(tmp_path, ('train', 19, 0.5, 35))
+  with pytest.raises(SystemExit) as end:
+    run(
+      '--data_source=tff',
+      f'--cache_dir={tmp_path}',
+      '--unbalanced_set=none',
+      f'--output_dir={tmp_path / "runs"}',
+    )
+  assert end.value.code == (
+    f'error: {tmp_path / "emnist_all.sqlite"}, client f0019: labels must lie in'
+    ' [0, 9], found 35.'
+  )
+  assert not list(tmp_path.glob('runs/**/*.csv'))
