@@ -359,8 +359,8 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   def run():
     tune.tune(
       FULL,
-      # The first is too small to learn; the one that is added, 1e22, diverges.
-      [1e-24, 0.1],
+      # The first is too small to learn; the one that is added, 1e38, diverges.
+      [1e-40, 0.1],
       repeats=1,
       extra_flags=[
         '--data_source=synthetic',
@@ -376,7 +376,7 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   assert table.startswith((tmp_path / 'tuning.md').read_text())
   with (tmp_path / 'tuning.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
-  assert [float(row['step_size']) for row in rows] == [1e-24, 0.1, 1e22]
+  assert [float(row['step_size']) for row in rows] == [1e-40, 0.1, 1e38]
   assert [row['best'] for row in rows] == ['False', 'True', 'False']
   assert [row['diverged'] for row in rows] == ['False', 'False', 'True']
   assert (tmp_path / 'tuning.png').stat().st_size
