@@ -213,7 +213,7 @@ def _describe_failure(log, status) -> str:
     return f'ended by {signal.Signals(-status).name}'
   if status == 0:
     return 'ended without final weights'
-  lines = log.read_text(errors='replace').splitlines()
+  lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
   lines = [line.strip() for line in lines if line.strip()]
   # An error message may have further lines.
   errors = [line for line in lines if line.startswith('error: ')]

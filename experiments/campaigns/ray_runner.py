@@ -126,8 +126,8 @@ class RayRunner:
         rounds, files, output, status = ray.get(next(task))
       except (ray.exceptions.RayError, StopIteration) as error:
         end = job_lib.Ended(job, 1, _describe_loss(error))
-        with job_lib.log_path(self._output_dir, job).open('a') as log:
-          log.write(f'\n{end.loss}\n')
+        with job_lib.log_path(self._output_dir, job).open('ab') as log:
+          log.write(f'\n{end.loss}\n'.encode())
       else:
         self._started.add(task)
         self._rounds[job.name] = rounds

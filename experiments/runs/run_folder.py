@@ -321,7 +321,7 @@ class _LogFile(python_logging.FileHandler):
   """
 
   def __init__(self, path):
-    super().__init__(path, delay=True)
+    super().__init__(path, encoding='utf-8', delay=True)
     self.setFormatter(
       python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
     )

@@ -17,6 +17,11 @@ class BitsUnit(NamedTuple):
   name: str
   size: int
 
+  def format(self, num_bits: float) -> str:
+    """A number of bits in this unit: '23.30'; '0.003' where 0.00 would be."""
+    value = num_bits / self.size
+    return f'{value:.1g}' if 0 < value < 0.005 else f'{value:.2f}'
+
 
 def choose_bits_unit(largest: float) -> BitsUnit:
   """The largest of Gbit, Mbit, kbit and bit that a number has one of.
@@ -35,5 +40,5 @@ def choose_bits_unit(largest: float) -> BitsUnit:
 
 def format_step_size(step_size: float) -> str:
   """A step size as a power of two, such as '2^-3', where it is one."""
-  exponent = math.log2(step_size)
+  exponent = math.log2(step_size) if step_size > 0 else math.nan
   return f'2^{exponent:.0f}' if exponent % 1 == 0 else f'{step_size:.4g}'
