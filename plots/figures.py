@@ -29,6 +29,8 @@ from plots import improvement_curves
 from plots import inputs
 from plots import panels
 from plots import sizes
+from programs import entry
+from programs import paths
 from tff_ocs.records import runs
 
 
@@ -56,8 +58,8 @@ _OTHERS = 'others'
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   # Otherwise every font that goes into a PDF is reported at length.
   logging.set_verbosity(logging.WARNING)
   draw_figures(
@@ -77,10 +79,10 @@ def _define_flags():
     [*map(str, _NUMBERS), _COMPRESSION, _IMPROVEMENT, _OTHERS, 'all'],
     "The figure's number in the paper, or what it shows.",
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir', 'figures', 'The folder to write figure_N.png and .pdf to.'
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'cache_dir',
     None,
     'For figure 2 of runs with --data_source=tff: the folder of'

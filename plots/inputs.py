@@ -5,13 +5,16 @@ from typing import Optional
 
 from absl import flags
 
+from programs import paths
 from tff_ocs.records import runs
 
 
 def define_flags() -> None:
   """Defines the flags that choose runs."""
-  flags.DEFINE_string(
-    'results_dir', None, 'The folder below which the folders of the runs are.'
+  paths.define_path(
+    'results_dir',
+    None,
+    'Required. The folder below which the folders of the runs are.',
   )
   flags.DEFINE_string(
     'data',

@@ -21,14 +21,16 @@ from absl import flags
 
 from plots import inputs
 from plots import tables
+from programs import entry
+from programs import paths
 from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   write_summary(
     results_dir=flags.FLAGS.results_dir,
     accuracies=[float(value) for value in flags.FLAGS.accuracies],
@@ -44,7 +46,7 @@ def _define_flags():
     ['0.8', '0.85', '0.9'],
     'The validation accuracies to reach, each in (0, 1].',
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir',
     None,
     'The folder to write summary.md and summary.csv to. If not given, the table'

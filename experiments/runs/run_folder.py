@@ -22,7 +22,6 @@ import os
 import pathlib
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from logging import handlers
@@ -34,6 +33,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from experiments.runs import checkpoints
+from experiments.runs import code_version
 from tff_ocs import execution
 from tff_ocs.records import files
 from tff_ocs.records import metrics as metrics_lib
@@ -321,7 +321,7 @@ class _LogFile(python_logging.FileHandler):
   """
 
   def __init__(self, path):
-    super().__init__(path, delay=True)
+    super().__init__(path, encoding='utf-8', delay=True)
     self.setFormatter(
       python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
     )
@@ -351,7 +351,7 @@ class _LogFile(python_logging.FileHandler):
 def _describe_environment(worker_address) -> dict[str, Any]:
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'jax')
   return {
-    'git_commit': git_commit(),
+    'git_commit': code_version.git_commit(),
     'python': platform.python_version(),
     'packages': {p: importlib.metadata.version(p) for p in packages},
     'machine': platform.machine(),
@@ -362,28 +362,3 @@ def _describe_environment(worker_address) -> dict[str, Any]:
     ),
     'worker_address': worker_address,
   }
-
-
-def git_commit() -> str:
-  """The commit of this code, with '+changes' where files differ from it."""
-  # Set on machines to which only the code was sent.
-  commit = os.environ.get('TFF_OCS_GIT_COMMIT')
-  if commit:
-    return commit
-
-  def git(*arguments):
-    return subprocess.run(
-      ['git', *arguments],
-      cwd=pathlib.Path(__file__).parent,
-      capture_output=True,
-      text=True,
-    )
-
-  try:
-    commit = git('rev-parse', 'HEAD')
-    changes = git('status', '--porcelain', '--untracked-files=no')
-  except OSError:  # There is no git.
-    return 'unknown'
-  if commit.returncode:
-    return 'unknown'
-  return commit.stdout.strip() + ('+changes' if changes.stdout.strip() else '')

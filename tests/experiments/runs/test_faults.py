@@ -19,7 +19,7 @@ from absl import logging
 
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
-from tests.experiments import real_runs
+from tests.experiments import linear
 from tests.plots import made_up
 from tff_ocs.records import files
 from tff_ocs.records import metrics as metrics_lib
@@ -85,7 +85,7 @@ def next_round(path):
 def read_saved(path):
   """What is in the files that a fault must leave as they are."""
   paths = [path / 'config.json', path / 'metrics.csv']
-  for checkpoint in real_runs.saved_checkpoints(path):
+  for checkpoint in linear.saved_checkpoints(path):
     paths += [file for file in checkpoint.rglob('*') if file.is_file()]
   return {file: file.read_bytes() for file in paths}
 
@@ -221,9 +221,9 @@ def test_metrics_that_a_spreadsheet_saved_again_are_continued(interrupted):
   path = interrupted / 'metrics.csv'
   whole = path.read_bytes().replace(b'\r\n', b'\n')
   path.write_bytes(b'\xef\xbb\xbf' + whole.replace(b'\n', b'\r\n'))
-  checkpoints_before = real_runs.saved_checkpoints(interrupted)
+  checkpoints_before = linear.saved_checkpoints(interrupted)
   assert next_round(interrupted) == 4
-  assert real_runs.saved_checkpoints(interrupted) == checkpoints_before
+  assert linear.saved_checkpoints(interrupted) == checkpoints_before
   with started(interrupted) as folder:
     folder.release(METRICS, 5)
   table = metrics_lib.read_metrics(interrupted)
@@ -321,14 +321,14 @@ DAMAGES = {
 @pytest.mark.parametrize('damage', DAMAGES)
 def test_damaged_checkpoints_are_left_out(interrupted, damage, capsys):
   for expected_round in (2, 0):
-    DAMAGES[damage](real_runs.saved_checkpoints(interrupted)[-1])
+    DAMAGES[damage](linear.saved_checkpoints(interrupted)[-1])
     capsys.readouterr()
     assert next_round(interrupted) == expected_round
     log = (interrupted / 'log.txt').read_text()
     assert (
       f'The checkpoint after round {expected_round + 1} cannot be read' in log
     )
-  assert real_runs.saved_checkpoints(interrupted) == []
+  assert linear.saved_checkpoints(interrupted) == []
   with started(interrupted) as folder:
     folder.checkpoints.save(progress(1), 1)
   assert next_round(interrupted) == 2
@@ -346,10 +346,10 @@ def test_truncated_config_is_told(interrupted, content):
 # Real runs.
 
 
-def worker_of(process):
+def worker_of(run):
   """The TFF worker of a run, once it has begun to compute."""
   with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-    for child in psutil.Process(process.pid).children():
+    for child in psutil.Process(run.pid).children():
       is_worker = child.cmdline()[0].endswith('worker_binary')
       if is_worker and child.cpu_times().user > 0.1:
         return child
@@ -357,55 +357,55 @@ def worker_of(process):
 
 
 def test_lost_worker_costs_no_bit(uninterrupted, tmp_path):
-  process = real_runs.start(tmp_path)
-  for round_num in (2, 5):
-    real_runs.wait_until(
-      process,
+  run = linear.Run(tmp_path / 'runs')
+  for round_num in (2, 12):
+    run.wait_until(
       lambda: (
-        real_runs.num_rounds(tmp_path / 'run') >= round_num  # noqa: B023
-        and worker_of(process)
-      ),
+        linear.num_rounds(run.folder) >= round_num  # noqa: B023
+        and worker_of(run)
+      )
     )
-    worker_of(process).kill()
-  output, _ = process.communicate(timeout=300)
-  assert process.returncode == 0, output
+    worker_of(run).kill()
+  status, output = run.finish()
+  assert status == 0, output
   assert 'The TFF worker was lost' in output
-  log = (tmp_path / 'run' / 'log.txt').read_text()
+  log = (run.folder / 'log.txt').read_text()
   assert log.count('The TFF worker was lost') >= 2
-  assert real_runs.read_results(tmp_path / 'run') == uninterrupted
+  assert linear.read_results(run.folder) == uninterrupted
 
 
-def check_told(output, message):
+def check_reported(output, message):
   assert message in output.splitlines()[-1]
   assert output.splitlines()[-1].startswith('error: ')
   assert 'Traceback' not in output
 
 
+def fill_disk():
+  # A checkpoint has a file of 14,011 bytes; the others are smaller.
+  limit_file_size(13_000)
+
+
 def test_run_that_fails_twice_ends_with_the_same_bits(uninterrupted, tmp_path):
-  folder = tmp_path / 'run'
-  # Each worker dies as soon as it computes.
-  process = real_runs.start(tmp_path)
-  real_runs.wait_until(
-    process, lambda: len(real_runs.saved_checkpoints(folder)) >= 1
-  )
-  while process.poll() is None:
-    worker = worker_of(process)
+  run = linear.Run(tmp_path / 'runs')
+  run.wait_until(lambda: linear.saved_checkpoints(run.folder))
+  # From now on each worker dies as soon as it computes.
+  while not run.has_ended:
+    worker = worker_of(run)
     if worker is not None:
       with contextlib.suppress(psutil.NoSuchProcess):
         worker.kill()
     time.sleep(0.005)
-  output, _ = process.communicate(timeout=300)
-  assert process.returncode == 1
-  check_told(output, 'The TFF worker')
-  saved = real_runs.saved_checkpoints(folder)
+  status, output = run.finish()
+  assert status == 1
+  check_reported(output, 'The TFF worker')
+  assert 'resumes from the last checkpoint' in output.splitlines()[-1]
+  saved = linear.saved_checkpoints(run.folder)
   assert saved
   # The next checkpoint finds the disk full.
-  status, output = real_runs.finish(
-    tmp_path, preexec_fn=lambda: limit_file_size(10**6)
-  )
+  status, output = linear.finish(tmp_path / 'runs', prepare=fill_disk)
   assert status == 1
-  check_told(output, 'File too large. Make room')
-  assert set(saved) <= set(real_runs.saved_checkpoints(folder))
-  status, output = real_runs.finish(tmp_path)
+  check_reported(output, 'File too large. Make room')
+  assert set(saved) <= set(linear.saved_checkpoints(run.folder))
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
-  assert real_runs.read_results(folder) == uninterrupted
+  assert linear.read_results(run.folder) == uninterrupted

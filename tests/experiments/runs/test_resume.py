@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -9,31 +10,25 @@ import tensorflow_federated as tff
 
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
-from tests.experiments.real_runs import finish
-from tests.experiments.real_runs import kill_when
-from tests.experiments.real_runs import num_rounds
-from tests.experiments.real_runs import read_results
-from tests.experiments.real_runs import saved_checkpoints
-from tests.experiments.real_runs import start
+from tests.experiments import linear
 from tests.plots import made_up
 from tff_ocs.records import files
 
 
 def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
-  folder = tmp_path / 'run'
-  # Before the first checkpoint; in the middle of saving one, which lasts
-  # longer than a round; and between two.
+  folder = tmp_path / 'runs' / 'run'
+  # Before the first checkpoint; while one is being saved; and between two.
   moments = (
-    lambda: num_rounds(folder) >= 1,
+    lambda: linear.num_rounds(folder) >= 1,
     lambda: list((folder / 'checkpoints').glob('*_temp*')),
-    lambda: num_rounds(folder) >= 7,
+    lambda: linear.num_rounds(folder) >= 12,
   )
   for moment in moments:
-    kill_when(start(tmp_path), moment)
+    linear.Run(tmp_path / 'runs').kill_when(moment)
     assert not (folder / 'weights.npz').exists()
-  status, output = finish(tmp_path)
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
-  assert read_results(folder) == uninterrupted
+  assert linear.read_results(folder) == uninterrupted
   assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
   left = {path.name for path in folder.iterdir()}
   assert left == {
@@ -45,13 +40,13 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
     'weights.npz',
   }
 
-  # A finished run is not run again, unless told to.
+  # A finished run is not run again, unless asked to.
   before = (folder / 'metrics.csv').stat().st_mtime_ns
-  status, output = finish(tmp_path)
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0 and 'is finished' in output
   assert (folder / 'metrics.csv').stat().st_mtime_ns == before
-  # And other flags do not go with it.
-  status, output = finish(tmp_path, '--batch_size=10')
+  # Other flags are another run.
+  status, output = linear.finish(tmp_path / 'runs', '--batch_size=10')
   assert status == 1
   assert 'a run with --batch_size=20, not 10' in output.splitlines()[-1]
 
@@ -60,23 +55,61 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
 def test_damage_costs_rounds_but_not_the_run(
   uninterrupted, tmp_path, are_all_damaged
 ):
-  folder = tmp_path / 'run'
-  kill_when(start(tmp_path), lambda: len(saved_checkpoints(folder)) >= 2)
-  damaged = saved_checkpoints(folder)[0 if are_all_damaged else 1 :]
+  run = linear.Run(tmp_path / 'runs')
+  run.kill_when(lambda: len(linear.saved_checkpoints(run.folder)) >= 2)
+  damaged = linear.saved_checkpoints(run.folder)[0 if are_all_damaged else 1 :]
   for checkpoint in damaged:
     for path in checkpoint.rglob('*'):
       if path.is_file():
         os.truncate(path, path.stat().st_size // 2)
   # And the last line of the metrics.
-  metrics = folder / 'metrics.csv'
+  metrics = run.folder / 'metrics.csv'
   os.truncate(metrics, metrics.stat().st_size - 5)
-  status, output = finish(tmp_path)
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
   # Either cannot be read, or comes after the line that is lost.
   assert output.count('The checkpoint after round') == len(damaged)
-  assert 'metrics.csv is damaged' in output
+  assert 'metrics.csv is cut off after' in output
   assert 'Traceback' not in output
-  assert read_results(folder) == uninterrupted
+  assert linear.read_results(run.folder) == uninterrupted
+
+
+@pytest.mark.parametrize('is_saved', [False, True])
+def test_ctrl_c_says_where_the_same_command_starts(tmp_path, is_saved):
+  run = linear.Run(tmp_path / 'runs')
+  run.wait_until(
+    lambda: (
+      linear.saved_checkpoints(run.folder) if is_saved else run.folder.exists()
+    )
+  )
+  os.kill(run.pid, signal.SIGINT)
+  status, output = run.finish()
+  assert status == 1
+  line = output.splitlines()[-1]
+  assert 'Traceback' not in output
+  if is_saved:
+    assert line == (
+      'interrupted. The same command, without --overwrite, resumes from the'
+      f' last checkpoint in {run.folder}'
+    )
+  else:
+    assert line == (
+      'interrupted. There is no checkpoint yet: the same command starts from'
+      ' round 0.'
+    )
+
+
+def test_no_checkpoint_is_saved_after_the_last_round(tmp_path, monkeypatch):
+  saved = []
+  save = checkpoints.Checkpoints.save
+
+  def note(self, progress, round_num):
+    saved.append(round_num)
+    save(self, progress, round_num)
+
+  monkeypatch.setattr(checkpoints.Checkpoints, 'save', note)
+  linear.run_and_read(tmp_path, '--rounds_per_checkpoint=2')
+  assert saved == [1]
 
 
 def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
@@ -84,7 +117,7 @@ def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
   for round_num in (1, 3, 5):
     state = {'weights': np.full(3, round_num, np.float32), 'empty': ()}
     saved.save(checkpoints.Progress(state, 10**12 + round_num), round_num)
-  assert len(saved_checkpoints(tmp_path)) == 2
+  assert len(linear.saved_checkpoints(tmp_path)) == 2
   like = checkpoints.Progress(
     {'weights': np.zeros(3, np.float32), 'empty': ()}, 0
   )
