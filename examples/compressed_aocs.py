@@ -9,6 +9,7 @@ and with AOCS whose updates are rounded at random to 4 bits an entry.
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
 import tff_ocs
 from tff_ocs import compression
 from tff_ocs import execution

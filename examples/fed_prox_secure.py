@@ -13,6 +13,7 @@ import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
 import tff_ocs
 from tff_ocs import execution
 from tff_ocs import secure_sums

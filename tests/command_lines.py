@@ -1,6 +1,6 @@
 """Checks the flags of command lines `python -m module --flag=value`.
 
-As a program it reads lists of arguments from stdin, as JSON, and prints for each
+As a program it reads lists of arguments from stdin, as JSON. For each it prints
 the error in its flags, or null. The programs only parse their flags.
 """
 
