@@ -344,6 +344,7 @@ def _run(folder, load_task, default_learning_rate, own_flags, availability):
   # Of the whole pool, also where clients are held out.
   q_of_client = availability.for_clients(task.train.client_ids)
   task = _choose_validation_set(task)
+  task.train.keep_all()
   _tell(f'Data: {task.data_name}')
   try:
     training.check_cohort(task, CLIENTS_PER_ROUND.value)

@@ -12,6 +12,7 @@ from absl.testing import flagsaver
 
 from experiments import femnist
 from experiments.runs import run_folder
+from tests.tasks import test_femnist
 from tff_ocs.records import runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -491,3 +492,19 @@ def test_help_explains_pool_cohort_and_participants():
   text = ' '.join(result.stdout.split())
   assert 'n, the size of the cohort: how many clients of the pool' in text
   assert 'm, the expected number of participants: how many of the n' in text
+
+
+def test_bad_data_end_the_run_before_training(tmp_path):
+  test_femnist.write_writers(tmp_path, ('train', 19, 0.5, 35))
+  with pytest.raises(SystemExit) as end:
+    run(
+      '--data_source=tff',
+      f'--cache_dir={tmp_path}',
+      '--unbalanced_set=none',
+      f'--output_dir={tmp_path / "runs"}',
+    )
+  assert end.value.code == (
+    f'error: {tmp_path / "emnist_all.sqlite"}, client f0019: labels must lie in'
+    ' [0, 9], found 35.'
+  )
+  assert not list(tmp_path.glob('runs/**/*.csv'))

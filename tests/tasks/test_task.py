@@ -1,4 +1,4 @@
-"""Tests of the evaluation, and of what it can be done on."""
+"""Tests of the evaluation and of the choice of the validation set."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tff_ocs.tasks import task
 
 
 def build_model():
-  """Logits that are the input, times a weight."""
+  """Builds a model whose logits are the inputs times a weight."""
 
   @tf.function
   def predict_on_batch(weights, x, training):
@@ -62,8 +62,18 @@ def test_evaluation_needs_examples():
     )
 
 
+@pytest.mark.parametrize('batch_size', [0, -3])
+def test_evaluation_checks_the_batch_size(batch_size):
+  with pytest.raises(ValueError, match=f'at least 1, found {batch_size}'):
+    task.build_evaluation(
+      build_model(),
+      client_data.Examples(np.zeros([1, 3], np.float32), np.zeros(1, np.int32)),
+      batch_size=batch_size,
+    )
+
+
 def build_task(sizes):
-  """A task whose examples tell their client and number."""
+  """Builds a task whose examples contain their client and number."""
   train = {}
   for index, size in enumerate(sizes):
     x = np.full([size, 3], index, np.float32)
