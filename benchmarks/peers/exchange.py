@@ -1,4 +1,4 @@
-"""The files that the driver and the peers' scripts exchange; imports only NumPy.
+"""The files that the driver and the peers' scripts exchange, with NumPy only.
 
 The driver writes a `Job`. A peer's script reads it, runs its rounds, and writes
 the seconds of each round and the weights after the last. Each script has its
