@@ -273,7 +273,7 @@ def _parse(text: str) -> pd.DataFrame:
   for name in names:
     if names.count(name) > 1:
       raise files.RecordError(f'its {METRICS} has the column {name!r} twice')
-  columns = {name: [] for name in names}
+  columns: dict[str, list[float]] = {name: [] for name in names}
   for number, row in enumerate(rows, start=2):
     where = f'line {number} of its {METRICS}'
     if len(row) != len(names):

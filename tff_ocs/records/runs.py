@@ -191,7 +191,8 @@ def find_groups(
   path = pathlib.Path(path)
   if not path.is_dir():
     raise RunsError(f'--results_dir={path} is not a folder.')
-  runs, left_out = [], []
+  runs: list[Run] = []
+  left_out: list[str] = []
   for folder, names in _walk(path, left_out):
     if settings_lib.CONFIG not in names:
       continue
@@ -249,7 +250,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
   Raises:
     RunsError: If two runs do not differ in their seeds either.
   """
-  groups = {}
+  groups: dict[tuple, Group] = {}
   for run in sorted(runs, key=lambda run: run.settings.seed):
     settings = _meaningful(run.settings)
     experiment = Experiment(

@@ -117,11 +117,11 @@ def load_weights(
     return tff.learning.models.ModelWeights(
       *tf.nest.pack_sequence_as(expected, list(arrays.values()))
     )
-  trainable, non_trainable = [], []
-  for name, array in arrays.items():
-    is_trainable = not name.startswith(_PREFIXES[1])
-    (trainable if is_trainable else non_trainable).append(array)
-  return tff.learning.models.ModelWeights(trainable, non_trainable)
+  non_trainable = [n for n in arrays if n.startswith(_PREFIXES[1])]
+  return tff.learning.models.ModelWeights(
+    [array for name, array in arrays.items() if name not in non_trainable],
+    [arrays[name] for name in non_trainable],
+  )
 
 
 def _check_shapes(path, arrays, expected):
