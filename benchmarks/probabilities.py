@@ -1,8 +1,8 @@
-"""Milliseconds for the exact probabilities of many norms, beside one sort.
+"""Milliseconds for the exact probabilities of many norms, and for one sort.
 
-`tff_ocs.probabilities.optimal_probabilities` of float64 norms of three kinds,
-and for several m, in turns with `np.sort` of the same norms. The ratio is that
-of the medians.
+Calls `tff_ocs.probabilities.optimal_probabilities` and `np.sort` in turns, on
+the same float64 norms, for three kinds of norms and several m. The ratio is
+that of the medians.
 """
 
 import time

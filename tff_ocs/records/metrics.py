@@ -64,8 +64,7 @@ COLUMNS = {
     'alpha^k, Eq. (15): the variance that optimal sampling adds, relative to'
     ' uniform sampling with the same m. Small is good: with 0 optimal sampling'
     ' is as good as full participation, with 1 it is no better than uniform'
-    ' sampling. The column is missing where it was not measured, as with'
-    ' `--uniform_skips_silent_clients`.',
+    ' sampling. The column is missing in records that did not measure it.',
   ),
   'relative_improvement_factor': Column(
     'ratio in [m/n, 1]',
