@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import figure
 
@@ -164,7 +165,7 @@ def test_captions_and_legends(drawn):
     caption = ' '.join(fig.get_supxlabel().split())
     assert caption.startswith('Quadratics')
     assert 'n=8, d=4, M=0.5, $\\sigma^2$=0.1' in caption
-    assert 'dashed: ' in caption
+    assert 'Dashed: ' in caption
     labels = [text.get_text() for text in fig.legends[0].get_texts()]
     m = ', m=3' if with_m else ''
     assert labels == ['full participation', f'uniform{m}', f'OCS{m}']
@@ -172,7 +173,7 @@ def test_captions_and_legends(drawn):
 
 def test_one_theorem_alone(tmp_path):
   path = tmp_path / 'x.png'
-  rows = [{k: str(v) for k, v in row.items()} for row in bound_rows((17,))]
+  rows = pd.DataFrame(bound_rows((17,)))
   theory.plot_bounds(rows, 3.0, [path], caption='made-up numbers.')
   assert path.stat().st_size > 1000
 

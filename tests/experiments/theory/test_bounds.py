@@ -298,3 +298,63 @@ def test_repaired_theorem_18_on_random_wells():
       theorem, problem, 'uniform', rng.uniform(0.01, 2), x, within
     )
     assert value <= theorem.repaired(*arguments) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize('seed', [8, 9])
+def test_theorem_18_holds_as_stated_with_ocs_and_without_noise(seed):
+  rng = np.random.default_rng(seed)
+  for _ in range(100):
+    n = int(rng.integers(2, 9))
+    problem = random_wells(rng, n)
+    theorem = bounds.Theorem18(problem, int(rng.integers(2, 6)))
+    x = rng.standard_normal(2) * rng.lognormal(-2, 1)
+    value, arguments = exact_round(
+      theorem,
+      problem,
+      'ocs',
+      rng.uniform(1, 2),
+      x,
+      lambda theorem, gamma: bounds.Steps(
+        theorem.step_limit(gamma), max(1.0, theorem.global_step_size(gamma))
+      ),
+    )
+    assert not exceeds(value, theorem.stated(*arguments))
+
+
+def test_constants_of_the_repaired_proofs():
+  # docs/theory.md; L = 1. K R is the sum over tau in the bound of the drift,
+  # slope is 1 + M / R and steepness its product with W.
+  rng = np.random.default_rng(10)
+  drift = 2.81
+  for num_steps in range(2, 200):
+    factor = 1 + 33 / (32 * (num_steps - 1))
+    assert sum(factor**t for t in range(num_steps - 1)) <= drift * num_steps
+  for _ in range(2_000):
+    gamma, w = 10 ** rng.uniform(-4, 0), 10 ** rng.uniform(-4, 0)
+    slope = 1 + rng.choice([0, 10 ** rng.uniform(-3, 3)])
+    squared_weights = w * rng.uniform(w, 1)  # Between W^2 and W.
+    c = slope / gamma - 1
+    # Theorem 17, at its limits.
+    eta = min(1 / (1 + slope), gamma / (1 + w * slope)) / 8
+    global_step = np.sqrt(gamma / squared_weights)
+    per_drift = eta * (2 + eta * (12 * c * w + 5))
+    of_gradients = per_drift * 4 * drift * slope * eta**2 / global_step**2
+    larger_step = max(1, global_step)
+    gap = -2 * eta + eta**2 * (12 * c * w + 4)
+    drift_of_gap = per_drift * 4 * drift * slope * (eta / global_step) ** 2
+    assert gap + drift_of_gap <= -eta / 2
+    gap_at_1 = per_drift * 4 * drift * slope * (eta / larger_step) ** 2
+    assert gap + gap_at_1 <= -eta / 2
+    assert of_gradients * min(1, global_step) ** 2 <= 40 * slope * eta**3
+    noise = 4 / 3 * eta**2 * squared_weights / gamma
+    noise += per_drift * drift * eta**2 / global_step**2
+    assert noise <= 1.95 * eta**2 * squared_weights / gamma
+    # Theorem 18, at its limits.
+    eta = min(1 / (1 + slope), gamma / ((1 - w) * gamma + w * slope)) / 8
+    global_step = max(1, np.sqrt(5 * gamma / (4 * squared_weights)))
+    per_drift = eta / 2 * (1 + eta * (6 * w * c + 4))
+    assert per_drift <= 7 / 8 * eta * (1 + 1e-12)
+    assert per_drift * 2 * drift <= 10 * eta
+    noise = 3 / 4 * eta**2 * squared_weights / gamma
+    noise += per_drift * drift * eta**2 / global_step**2
+    assert noise <= (0.75 + 0.13) * eta**2 * squared_weights / gamma
