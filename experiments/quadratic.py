@@ -41,6 +41,8 @@ from experiments.theory import counterexamples
 from experiments.theory import monte_carlo
 from experiments.theory import problems
 from experiments.theory import step_sizes
+from programs import entry
+from programs import paths
 from tff_ocs.records import files
 
 _CSV_FILES = ('bounds', 'examples', 'neighbourhood', 'step_sizes')
@@ -48,8 +50,8 @@ _HETEROGENEITIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   values = flags.FLAGS
   settings = {
     flag.name: flag.value for flag in values.get_key_flags_for_module(__name__)
@@ -282,7 +284,7 @@ def _define_flags():
   flags.DEFINE_integer('repeats', 1000, 'The repeats.', lower_bound=10)
   flags.DEFINE_integer('rounds', 20, 'K.', lower_bound=1)
   flags.DEFINE_integer('seed', 0, 'The seed.', lower_bound=0)
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir',
     'quadratic',
     'The folder of the results. It replaces earlier results there.',

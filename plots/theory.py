@@ -28,6 +28,8 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import panels
+from programs import entry
+from programs import paths
 from tff_ocs.records import runs
 
 _SAMPLINGS = ('full', 'uniform', 'ocs')
@@ -270,7 +272,7 @@ def draw(results_dir: str, output_dir: str) -> None:
   config = json.loads((results / 'config.json').read_text())
   output.mkdir(parents=True, exist_ok=True)
 
-  def paths(name):
+  def files_of(name):
     return [output / f'theory_{name}.{ending}' for ending in ('png', 'pdf')]
 
   shape = (
@@ -282,25 +284,25 @@ def draw(results_dir: str, output_dir: str) -> None:
   plot_bounds(
     bounds,
     config['expected_clients'],
-    paths('bounds'),
+    files_of('bounds'),
     caption=f'Quadratics and tilted wells, {shape}, {heterogeneity}; mean over'
     f' {repeats} repeats.',
   )
   plot_neighbourhood(
     neighbourhood,
-    paths('neighbourhood'),
+    files_of('neighbourhood'),
     caption=f'Quadratics, {shape}, {heterogeneity}; mean over {repeats // 10}'
     ' repeats.',
   )
   plot_step_sizes(
-    step_sizes, paths('step_sizes'), caption=f'Quadratics, {shape}.'
+    step_sizes, files_of('step_sizes'), caption=f'Quadratics, {shape}.'
   )
   print(f'Figures: {output}')
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   # matplotlib logs every font that it embeds into a PDF.
   logging.set_verbosity(logging.WARNING)
   try:
@@ -310,10 +312,10 @@ def main(argv):
 
 
 def _define_flags():
-  flags.DEFINE_string(
+  paths.define_path(
     'results_dir', 'quadratic', 'The --output_dir of experiments.quadratic.'
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir', 'figures', 'The folder to write the figures to.'
   )
 

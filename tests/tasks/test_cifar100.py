@@ -1,4 +1,4 @@
-"""Tests of the CIFAR-100 task; the real file is stood in for by a small one."""
+"""Tests of the CIFAR-100 task, with a small file in place of the real one."""
 
 import numpy as np
 import pytest
@@ -124,6 +124,34 @@ def cache_dir(tmp_path):
   ]
   test_client_data.write_database(tmp_path / cifar100.DATABASE, rows)
   return tmp_path
+
+
+@pytest.mark.parametrize('split', ['train', 'test'])
+@pytest.mark.parametrize(
+  ('pixel', 'label', 'message'),
+  [
+    (0, 100, 'labels must lie in [0, 99], found 100.'),
+    (0, -1, 'labels must lie in [0, 99], found -1.'),
+    # As uint8 this would be 0.
+    (256, 0, 'pixels must lie in [0, 255], found 256.'),
+    (-1, 0, 'pixels must lie in [0, 255], found -1.'),
+  ],
+)
+def test_values_out_of_range_are_refused_before_training(
+  split, pixel, label, message, tmp_path
+):
+  good, bad = np.zeros((2, 32, 32, 3), int)
+  bad[3, 5, 1] = pixel
+  rows = [
+    ('train', '3', serialize(good, 99)),
+    ('test', '3', serialize(good, 0)),
+    (split, '4', serialize(bad, label)),
+  ]
+  test_client_data.write_database(tmp_path / cifar100.DATABASE, rows)
+  test_client_data.check_values(
+    lambda: cifar100.load_tff(seed=0, cache_dir=str(tmp_path)),
+    f'{cifar100.DATABASE}, client 4: {message}',
+  )
 
 
 def test_real_loader_reads_the_cache(cache_dir):

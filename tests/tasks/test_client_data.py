@@ -1,5 +1,7 @@
-"""Tests of the clients' data, on small databases of TFF's schema."""
+"""Tests of the clients' data on small databases of TFF's schema."""
 
+import pathlib
+import re
 import sqlite3
 
 import numpy as np
@@ -9,7 +11,7 @@ from tff_ocs.tasks import client_data
 
 
 def parse(serialized):
-  """Examples of which the x is the first byte, and the y the length."""
+  """Builds examples whose x is the first byte and whose y is the length."""
   return client_data.Examples(
     np.array([s[0] for s in serialized], np.float32),
     np.array([len(s) for s in serialized], np.int32),
@@ -71,7 +73,7 @@ def test_a_client_is_read_once(tmp_path):
 
 
 class _Images(client_data.ClientData):
-  """One client with given images, which counts how often they are read."""
+  """A client with given images that counts how often they are read."""
 
   def __init__(self, x):
     super().__init__({'a': len(x)})
@@ -107,7 +109,7 @@ def test_images_of_bytes_are_kept_as_bytes(value_of):
     np.testing.assert_array_equal(found.x.view(np.int32), x.view(np.int32))
     np.testing.assert_array_equal(found.y, np.arange(4))
   assert data.num_reads == 1
-  kept = data._cache['a'].x
+  kept = data._kept['a']
   assert kept.codes.nbytes + kept.values.nbytes == x.size + 1024
 
 
@@ -150,7 +152,16 @@ def test_selection_keeps_only_what_it_selects(tmp_path):
   assert selected.num_examples == {'b': 1}
   np.testing.assert_array_equal(selected.examples('b').x, [4])
   # The base does not keep the rest of a client in memory.
-  assert not base._cache
+  assert not base._kept
+
+
+def test_all_clients_are_read_once():
+  data = _Images(_byte_images(lambda k: k / 255))
+  data.keep_all()
+  data.keep_all()
+  assert data.num_reads == 1
+  data.examples('a')
+  assert data.num_reads == 1
 
 
 def check_refused(path, match, split='train'):
@@ -201,15 +212,95 @@ def test_wrong_number_of_examples_is_refused(tmp_path):
   check_refused(path, 'announces 3 examples of client b, but holds 2')
 
 
-def test_examples_of_another_data_set_are_refused(tmp_path):
+@pytest.mark.parametrize(
+  ('error', 'reason'),
+  [
+    (KeyError('pixels'), "'pixels'"),
+    (AssertionError(), 'AssertionError'),
+    (ValueError('\n first line.\nsecond line'), 'first line'),
+  ],
+)
+def test_examples_of_another_data_set_are_refused(error, reason, tmp_path):
   path = write_database(tmp_path / 'x.sqlite')
 
-  def failing(serialized):
-    raise KeyError('pixels')
+  def fail(serialized):
+    raise error
 
-  data = client_data.SqlClientData(path, 'train', failing)
-  with pytest.raises(client_data.DataError, match='another data set.*pixels'):
+  data = client_data.SqlClientData(path, 'train', fail)
+  with pytest.raises(client_data.DataError) as refusal:
     data.examples('a')
+  assert str(refusal.value).startswith(
+    f'{path} holds examples of another data set (client a): {reason}. '
+  )
+  assert '\n' not in str(refusal.value)
+
+
+@pytest.mark.parametrize('announced', [(None, 3), ('a', None), (b'a', 3)])
+def test_metadata_of_another_type_are_refused(announced, tmp_path):
+  client_id, size = announced
+  path = write_database(
+    tmp_path / 'x.sqlite',
+    announced=[('b', 'train', 2), (client_id, 'train', size)],
+  )
+  check_refused(path, f'announces {size} examples of client {client_id!r}')
+
+
+@pytest.mark.parametrize(
+  ('values', 'found'),
+  [
+    ([0, 9, 35, 40], '35'),
+    ([-1, 3], '-1'),
+    ([0.5, np.nan, 11], 'nan'),
+    ([[1, 2], [np.inf, 0]], 'inf'),
+    (np.array([2**32 + 3]), '4294967299'),
+  ],
+)
+def test_values_out_of_range_are_named(values, found):
+  with pytest.raises(
+    client_data.DataError,
+    match=re.escape(f'labels must lie in [0, 9], found {found}') + r'(\.0)?$',
+  ):
+    client_data.check_range('labels', np.array(values), 0, 9)
+
+
+@pytest.mark.parametrize('values', [[0, 9], [], [[0.0], [9.0]]])
+def test_values_in_range_are_accepted(values):
+  client_data.check_range('labels', np.array(values), 0, 9)
+
+
+def check_values(load, message):
+  """Checks that loading or reading names the client and the values."""
+  with pytest.raises(client_data.DataError) as error:
+    load().train.keep_all()
+  assert str(error.value).endswith(message)
+  assert '\n' not in str(error.value)
+
+
+def test_unknown_home_folder_is_told(monkeypatch):
+  def fail(self):
+    raise RuntimeError('Could not determine home directory.')
+
+  monkeypatch.setattr(pathlib.Path, 'expanduser', fail)
+  with pytest.raises(client_data.DataError, match='home folder.*--cache_dir'):
+    client_data.get_tff_database(
+      'x.sqlite', ['train'], fail, cache_dir=None, offline_source='synthetic'
+    )
+
+
+def test_cache_dir_may_start_with_the_home_folder(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  (tmp_path / 'data').mkdir()
+  path = write_database(tmp_path / 'data' / 'x.sqlite')
+  opened = []
+  found = client_data.get_tff_database(
+    'x.sqlite',
+    ['train'],
+    lambda cache_dir: opened.append(cache_dir),
+    cache_dir='~/data',
+    offline_source='synthetic',
+  )
+  assert found == path
+  assert opened == [str(tmp_path / 'data')]
 
 
 def test_damaged_page_is_refused(tmp_path):

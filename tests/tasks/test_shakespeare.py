@@ -171,6 +171,22 @@ def cache_dir(tmp_path):
   return tmp_path
 
 
+@pytest.mark.parametrize('split', ['train', 'test'])
+@pytest.mark.parametrize('character', [b'\x00', b'\x1b', b'\x7f'])
+def test_snippets_that_are_no_text_are_refused(split, character, tmp_path):
+  rows = [
+    ('train', 'LONG', serialize(b'abcdef' * 10)),
+    ('test', 'LONG', serialize('To be,\r\n\tna\u00efve}'.encode())),
+    (split, 'SHORT', serialize(b'or ' + character + b' not')),
+  ]
+  test_client_data.write_database(tmp_path / shakespeare.DATABASE, rows)
+  test_client_data.check_values(
+    lambda: shakespeare.load_tff(seed=0, cache_dir=str(tmp_path)),
+    f'{shakespeare.DATABASE}, client SHORT: snippets must be text without'
+    f' control characters other than white space, found {character!r}.',
+  )
+
+
 def test_real_loader_keeps_full_batches(cache_dir, caplog):
   with caplog.at_level(logging.INFO, logger='absl'):
     loaded = shakespeare.load_tff(seed=0, cache_dir=str(cache_dir))

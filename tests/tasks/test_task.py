@@ -1,4 +1,4 @@
-"""Tests of the evaluation, and of what it can be done on."""
+"""Tests of the evaluation and of the choice of the validation set."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tff_ocs.tasks import task
 
 
 def build_model():
-  """Logits that are the input, times a weight."""
+  """Builds a model whose logits are the inputs times a weight."""
 
   @tf.function
   def predict_on_batch(weights, x, training):
@@ -54,6 +54,33 @@ def test_evaluation_equals_numpy(batch_size):
     )
 
 
+def test_evaluation_of_a_keras_model():
+  # It works in graphs only.
+  keras_model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[2])])
+  model = tff.learning.models.functional_model_from_keras(
+    keras_model,
+    loss_fn=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=(
+      tf.TensorSpec([None, 2], tf.float32),
+      tf.TensorSpec([None], tf.int32),
+    ),
+  )
+  x = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+  kernel, bias = model.initial_weights[0]
+  logits = x @ kernel + bias
+  y = logits.argmax(axis=1).astype(np.int32)
+  y[0] = (y[0] + 1) % 3
+  evaluate = task.build_evaluation(
+    model, client_data.Examples(x, y), batch_size=4
+  )
+  result = evaluate(tff.learning.models.ModelWeights(*model.initial_weights))
+  assert result.accuracy == 6 / 7
+  log_sums = np.log(np.exp(logits).sum(axis=1))
+  assert result.loss == pytest.approx(
+    np.mean(log_sums - logits[np.arange(7), y]), rel=1e-5
+  )
+
+
 def test_evaluation_needs_examples():
   with pytest.raises(ValueError, match='at least one example'):
     task.build_evaluation(
@@ -62,8 +89,18 @@ def test_evaluation_needs_examples():
     )
 
 
+@pytest.mark.parametrize('batch_size', [0, -3])
+def test_evaluation_checks_the_batch_size(batch_size):
+  with pytest.raises(ValueError, match=f'at least 1, found {batch_size}'):
+    task.build_evaluation(
+      build_model(),
+      client_data.Examples(np.zeros([1, 3], np.float32), np.zeros(1, np.int32)),
+      batch_size=batch_size,
+    )
+
+
 def build_task(sizes):
-  """A task whose examples tell their client and number."""
+  """Builds a task whose examples contain their client and number."""
   train = {}
   for index, size in enumerate(sizes):
     x = np.full([size, 3], index, np.float32)

@@ -1,1 +1,1 @@
-"""What is trained: data, model and loss of one paper set-up each."""
+"""The paper's three tasks; each module has the data, model and loss of one."""

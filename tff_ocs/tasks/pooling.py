@@ -1,9 +1,9 @@
-"""Max pooling whose gradient is cheap also within a `tf.while_loop`.
+"""Max pooling whose gradient is also cheap within a `tf.while_loop`.
 
-TensorFlow's own is fast where its oneDNN kernels are chosen, for which it must
-meet the pooling before its gradient. In a graph with a loop it often does not,
-and then searches each window for its maximum again: an eighth of the time of
-training the CNN of `tff_ocs.tasks.femnist`.
+TensorFlow's own gradient is fast only with its oneDNN kernels. In a graph with
+a loop it often does not choose them, and then searches each window for its
+maximum again. This takes an eighth of the time of training the CNN of
+`tff_ocs.tasks.femnist`.
 """
 
 import tensorflow as tf
@@ -11,14 +11,15 @@ import tensorflow as tf
 
 @tf.custom_gradient
 def max_pool_2x2(x: tf.Tensor) -> tf.Tensor:
-  """The maxima of 2 x 2 windows that do not overlap.
+  """Computes the maxima of 2 x 2 windows that do not overlap.
 
-  Where several entries of a window have the maximum, the gradient goes to one
-  of them: to the left in a column pair, and there to the upper one.
+  If several entries of a window equal the maximum, one of them receives the
+  whole gradient: one in the left column if there is any, and the upper one of
+  two in a column.
 
   Args:
-    x: A float32 tensor of shape [batch, height, width, channels], of which all
-      but the batch are known, and height and width are even.
+    x: A float32 tensor of shape [batch, height, width, channels]. Only the
+      batch size may be unknown; height and width are even.
 
   Returns:
     A float32 tensor of shape [batch, height / 2, width / 2, channels].
@@ -45,6 +46,6 @@ def max_pool_2x2(x: tf.Tensor) -> tf.Tensor:
 
 
 def _to_larger(gradient, first, second):
-  """The gradient of both, side by side: that of their maximum, or 0."""
+  """Concatenates both gradients: the larger input's, and 0 for the other."""
   of_first = tf.where(first >= second, gradient, tf.zeros_like(gradient))
   return tf.concat([of_first, gradient - of_first], axis=-1)

