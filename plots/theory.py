@@ -197,9 +197,8 @@ def plot_step_sizes(
     _finish(
       fig,
       methods,
-      f'{caption} Solid: measured; a longer step of DSGD from a distant $x$'
-      r' increases $\mathrm{E}\,\|x - x^\star\|^2$. Dashed: allowed by Theorem'
-      ' 13.',
+      f'{caption} Solid: measured; longer steps of DSGD from a distant $x$'
+      r' lead away from $x^\star$ on average. Dashed: allowed by Theorem 13.',
       paths,
     )
 

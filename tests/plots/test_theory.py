@@ -158,7 +158,10 @@ def test_captions_and_legends(drawn):
     ('theory_step_sizes', True),
   ):
     fig = drawn[name]
-    caption = ' '.join(fig.get_supxlabel().split())
+    # A line break within a formula would show its source.
+    lines = fig.get_supxlabel().split('\n')
+    assert all(line.count('$') % 2 == 0 for line in lines)
+    caption = ' '.join(lines)
     assert caption.startswith('Quadratics')
     assert 'n=8, d=4, M=0.5, $\\sigma^2$=0.1' in caption
     assert 'Dashed: ' in caption
