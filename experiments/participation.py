@@ -160,7 +160,7 @@ def format_markdown(all_found: Sequence[Found], caption: str) -> str:
   header = ['Validation accuracy [%]', *(f'm={m}' for m in numbers)]
   header += ['full participation', 'smallest m', 'm / √n']
   rows = []
-  for found in comparisons:
+  for found in all_found:
     n = found.full.clients_per_round
     cells = dict.fromkeys(numbers, tables.NONE)
     for trained in found.sampled:
