@@ -37,6 +37,16 @@ def shares(data, b):
   return large.mean(), sizes[large].sum() / sizes.sum()
 
 
+@pytest.fixture
+def unused_database(monkeypatch):
+  """Makes a test fail that looks for the data set's file."""
+
+  def fail(*unused_args, **unused_kwargs):
+    raise AssertionError('The arguments are checked before this.')
+
+  monkeypatch.setattr(client_data, 'get_tff_database', fail)
+
+
 def test_model_has_the_papers_parameters():
   model = femnist.build_model(seed=0)
   sizes = [w.size for w in model.initial_weights[0]]
@@ -139,16 +149,11 @@ def test_unbalance_is_the_same_in_each_call():
     ((0.5, 100, 100), 'found a=100, b=100'),
   ],
 )
-def test_bad_unbalancing_is_named(unbalancing, message):
+def test_bad_unbalancing_is_named(unbalancing, message, unused_database):
   with pytest.raises(ValueError, match=message):
     femnist.unbalance(make_pool([50]), femnist.Unbalancing(*unbalancing))
-  # The loader refuses it before it looks for a file.
   with pytest.raises(ValueError, match=message):
-    femnist.load_tff(
-      seed=0,
-      cache_dir='/no/such/folder',
-      unbalancing=femnist.Unbalancing(*unbalancing),
-    )
+    femnist.load_tff(seed=0, unbalancing=femnist.Unbalancing(*unbalancing))
 
 
 def test_pool_without_large_clients_has_no_preset():
@@ -216,7 +221,7 @@ def test_synthetic_pool_has_the_asked_size():
 
 
 @pytest.mark.parametrize('unbalanced_set', [0, 4, 'none'])
-def test_unknown_set_is_named(unbalanced_set):
+def test_unknown_set_is_named(unbalanced_set, unused_database):
   for load in (femnist.load_bundled, femnist.load_synthetic, femnist.load_tff):
     with pytest.raises(ValueError, match=f'found {unbalanced_set!r}'):
       load(seed=0, unbalanced_set=unbalanced_set)
