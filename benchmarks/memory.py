@@ -19,6 +19,7 @@ import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
 from benchmarks import processes
 from experiments.runs import run_folder
 from experiments.runs import training
+from tff_ocs.records import settings
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist
 from tff_ocs.tasks import task as task_lib
@@ -44,7 +45,16 @@ def main(argv):
   with tempfile.TemporaryDirectory() as path:
     folder = _MeasuredFolder(os.path.join(path, 'run'))
     with folder.log():
-      folder.start({})
+      folder.start(
+        settings.Settings(
+          experiment='memory',
+          method='AOCS',
+          data=task.data_name,
+          seed=0,
+          total_rounds=_ROUNDS.value + 1,
+          clients_per_round=_CLIENTS_PER_ROUND,
+        )
+      )
       with tff_ocs.execution.use_local_context():
         training.train(
           task=task,

@@ -11,68 +11,90 @@ from absl import app
 from absl import flags
 
 from experiments.runs import experiment_flags
-from tff_ocs.tasks import cifar100
+from experiments.runs import program
+from programs import entry
 
-_DATA_SOURCE = flags.DEFINE_enum(
-  'data_source',
-  'tff',
-  ['tff', 'synthetic'],
-  'Where the images come from: Federated CIFAR-100 through TFF (tff); generated'
-  ' images, without a download (synthetic).',
-)
-_SCALE_INPUTS = flags.DEFINE_bool(
-  'scale_inputs',
-  False,
-  "Scale the inputs from 0..255 to [0, 1]. The paper's step sizes belong to"
-  ' inputs that are not scaled: use it with --client_learning_rate.',
-)
-
-flags.adopt_module_key_flags(experiment_flags)
-# Of the authors' code; the paper does not say.
-flags.set_default(experiment_flags.TOTAL_ROUNDS, 1001)
-flags.set_default(experiment_flags.ROUNDS_PER_EVAL, 10)
-
+_OWN_FLAGS = ('data_source', 'scale_inputs')
 # Tuned on a holdout set by the authors (Appendix G).
 _UNIFORM_LEARNING_RATE = 3e-4
 _LEARNING_RATE = 1e-3
 
 
-def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
-  experiment_flags.check_goes_with_tff(
-    _DATA_SOURCE.value,
-    {
-      'cache_dir': experiment_flags.CACHE_DIR.value,
-      'data_name': experiment_flags.DATA_NAME.value,
-    },
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags.
+
+  Args:
+    values: The flags to add them to.
+  """
+  flags.DEFINE_enum(
+    'data_source',
+    'tff',
+    ['tff', 'synthetic'],
+    'The source of the images: Federated CIFAR-100 through TFF (tff); generated'
+    ' images, without a download (synthetic).',
+    flag_values=values,
   )
+  flags.DEFINE_bool(
+    'scale_inputs',
+    False,
+    "Scale the inputs from 0..255 to [0, 1]. The paper's step sizes are for"
+    ' inputs that are not scaled, so give --client_learning_rate too.',
+    flag_values=values,
+  )
+  experiment_flags.define(values)
+  flags.adopt_module_key_flags(experiment_flags, values)
+  # From the authors' code; the paper does not name them.
+  values.set_default('total_rounds', 1001)
+  values.set_default('rounds_per_eval', 10)
+
+
+def main(argv):
+  entry.refuse_arguments(argv)
+  run(flags.FLAGS)
+
+
+def run(values: flags.FlagValues) -> None:
+  """Runs the experiment.
+
+  Args:
+    values: The program's flags.
+  """
+  try:
+    experiment_flags.check(values)
+  except experiment_flags.SettingError as error:
+    sys.exit(f'error: {error}')
+  program.setup()
+  from experiments.runs import experiment
+  from tff_ocs.tasks import cifar100
 
   def load_task():
-    settings = {
-      'seed': experiment_flags.SEED.value,
-      'scale_inputs': _SCALE_INPUTS.value,
-    }
-    if _DATA_SOURCE.value == 'synthetic':
+    settings = {'seed': values.seed, 'scale_inputs': values.scale_inputs}
+    if values.data_source == 'synthetic':
       return cifar100.load_synthetic(**settings)
     return cifar100.load_tff(
-      cache_dir=experiment_flags.CACHE_DIR.value,
-      data_name=experiment_flags.DATA_NAME.value,
-      **settings,
+      cache_dir=values.cache_dir, data_name=values.data_name, **settings
     )
 
-  if experiment_flags.SAMPLING.value == 'uniform':
-    learning_rate = _UNIFORM_LEARNING_RATE
-  else:
-    learning_rate = _LEARNING_RATE
-  experiment_flags.run(
+  experiment.run(
+    values,
     load_task=load_task,
-    data=f'cifar100_{_DATA_SOURCE.value}'
-    + ('_scaled' if _SCALE_INPUTS.value else ''),
-    client_learning_rate=learning_rate,
-    own_flags=__name__,
+    experiment='CIFAR100',
+    data=f'cifar100_{values.data_source}'
+    + ('_scaled' if values.scale_inputs else ''),
+    step_size=_paper_step_size(values),
+    own_flags=_OWN_FLAGS,
   )
 
 
+def _paper_step_size(values):
+  return experiment_flags.PaperStepSize(
+    _UNIFORM_LEARNING_RATE if values.sampling == 'uniform' else _LEARNING_RATE,
+    'Federated CIFAR-100',
+    {'data_source': ('tff',), 'data_name': (None,), 'scale_inputs': (False,)},
+  )
+
+
+# Other programs have flags of the same names.
 if __name__ == '__main__':
+  define_flags()
   app.run(main)

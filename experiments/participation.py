@@ -4,15 +4,15 @@
     --data_source=bundled --total_rounds=41
 
 The paper conjectures that m = O(sqrt(n)) participants suffice to follow full
-participation round by round (Section 5.4). For each n and m AOCS is trained as
-in the paper's experiment, with the same seeds as full participation. An m
-counts as enough if its mean accuracy on the validation set after the last round
-is not below that of full participation by more than one standard deviation of
-the latter over the seeds. Flags after `--` go to each run.
+participation round by round (Section 5.4). For each n and m, AOCS is trained as
+in the paper's experiment, with the same seeds as full participation. An m is
+enough if its mean accuracy on the validation set after the last round is at
+most one standard deviation (of full participation, over the seeds) below the
+mean accuracy of full participation. Flags after `--` go to each run.
 
-Below --output_dir are the runs, and in the end the results: participation.csv,
-participation.md, participation.png and participation.pdf. Runs that are
-finished are not repeated.
+The runs and then the results, participation.csv, participation.md,
+participation.png and participation.pdf, are written below --output_dir.
+Finished runs are not repeated.
 """
 
 import math
@@ -30,20 +30,22 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from experiments.campaigns import campaign_flags
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
-from plots import enough_participants
+from programs import entry
 from tff_ocs.records import files
 from tff_ocs.records import runs
 
-# The flags that the program decides.
+# The flags that the program sets for each run.
 _RESERVED = ('clients_per_round', 'expected_clients', 'sampling', 'seed')
 _METRIC = 'validation_accuracy'
 _NONE = '–'
 
 
 class Trained(NamedTuple):
-  """What was reached with one n and one m.
+  """The accuracies with one n and one m.
 
   Attributes:
     clients_per_round: n.
@@ -63,12 +65,12 @@ class Trained(NamedTuple):
 
   @property
   def deviation(self) -> float:
-    """The standard deviation over the seeds, that of a sample."""
+    """The standard deviation of a sample, over the seeds."""
     return float(np.std(self.accuracies, ddof=1))
 
 
 class Found(NamedTuple):
-  """What was found for one n.
+  """The result for one n.
 
   Attributes:
     full: Full participation.
@@ -95,11 +97,11 @@ def build_job(
   expected_clients: int,
   seed: int,
   extra_flags: Sequence[str],
-) -> jobs.Job:
+) -> job_lib.Job:
   """The job of one run.
 
   Args:
-    experiment: One of `published.EXPERIMENTS`.
+    experiment: One of `paper_runs.EXPERIMENTS`.
     clients_per_round: n.
     expected_clients: m, for AOCS; n for full participation.
     seed: The seed.
@@ -110,16 +112,19 @@ def build_job(
   """
   is_full = expected_clients == clients_per_round
   sampling = 'full' if is_full else 'aocs'
-  flag_file = paper_runs.read(experiment, [sampling])[0]
-  own_flags = [f'--clients_per_round={clients_per_round}', f'--seed={seed}']
+  (run,) = paper_runs.read(
+    experiment,
+    [sampling],
+    expected_clients=[expected_clients],
+    clients_per_round=clients_per_round,
+  )
   name = f'{experiment}_n{clients_per_round}_{sampling}'
   if not is_full:
-    own_flags.append(f'--expected_clients={expected_clients}')
     name += f'_m{expected_clients}'
-  return jobs.Job(
+  return job_lib.Job(
     f'{name}_seed{seed}',
-    flag_file.binary,
-    (*flag_file.flags, *extra_flags, *own_flags),
+    run.binary,
+    (*run.flags, *extra_flags, f'--seed={seed}'),
   )
 
 
@@ -143,7 +148,7 @@ def format_markdown(all_found: Sequence[Found], caption: str) -> str:
   """Formats the accuracies as a table with a row for each n.
 
   Args:
-    all_found: What was found, by n.
+    all_found: The results, by n.
     caption: The line above the table.
 
   Returns:
@@ -184,15 +189,17 @@ def write_results(
 
   Args:
     output_dir: The folder.
-    all_found: What was found, by n.
-    caption: What the data is, and how long was trained.
+    all_found: The results, by n.
+    caption: The data and the number of rounds.
 
   Raises:
     OSError: If the folder cannot be written to.
   """
   files.write_csv(output_dir / 'participation.csv', tabulate(all_found))
   with files.replacing(output_dir / 'participation.md') as path:
-    path.write_text(format_markdown(all_found, caption))
+    path.write_text(format_markdown(all_found, caption), encoding='utf-8')
+  from plots import enough_participants
+
   enough_participants.plot_participation(
     [_panel(found) for found in all_found],
     [output_dir / f'participation.{ending}' for ending in ('png', 'pdf')],
@@ -205,7 +212,9 @@ def _format(trained):
 
 
 def _panel(found):
-  """What the figure shows of an n."""
+  """The panel of an n in the figure."""
+  from plots import enough_participants
+
   return enough_participants.Panel(
     clients_per_round=found.full.clients_per_round,
     full_accuracy=found.full.mean,
@@ -218,9 +227,9 @@ def _panel(found):
 
 
 def read_found(
-  output_dir: pathlib.Path, n: int, by_m: Mapping[int, Sequence[jobs.Job]]
+  output_dir: pathlib.Path, n: int, by_m: Mapping[int, Sequence[job_lib.Job]]
 ) -> Found:
-  """Reads what was found for one n from its finished runs.
+  """Reads the result for one n from its finished runs.
 
   Args:
     output_dir: The folder of the runs' folders.
@@ -247,16 +256,17 @@ def read_found(
 
 
 def main(argv):
+  entry.setup()
   # Otherwise every font that goes into a PDF is reported at length.
   logging.set_verbosity(logging.WARNING)
   values = flags.FLAGS
-  if values.experiment == 'paper':
-    sys.exit(
-      'error: --experiment=paper is too much for one table, use one of'
-      f' {"|".join(paper_runs.EXPERIMENTS)}.'
-    )
   try:
-    extra_flags = paper_runs.extra_flags(argv, _RESERVED)
+    extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
+    if values.experiment == 'paper':
+      raise job_lib.JobError(
+        '--experiment=paper is too much for one table, use one of'
+        f' {"|".join(paper_runs.EXPERIMENTS)}.'
+      )
     by_n = {
       n: {
         m: [
@@ -278,12 +288,17 @@ def main(argv):
         print(shlex.join(job.command(values.output_dir)))
       return
     if extra_flags:
-      paper_runs.check_flags(all_jobs)
+      campaign_flags.check_extra_flags(all_jobs)
     _run(values, all_jobs, by_n)
-  except (OSError, jobs.JobError) as error:
+  except (
+    OSError,
+    files.RecordError,
+    job_lib.JobError,
+    runs.RunsError,
+  ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
-    sys.exit('interrupted; the same command goes on where this one ended')
+    sys.exit('interrupted; the same command continues where this one ended')
 
 
 def _run(values, all_jobs, by_n):
@@ -316,41 +331,49 @@ def _below(numbers, n):
   return [m for m in sorted(map(int, numbers)) if m < n]
 
 
-def _define_flags():
-  paper_runs.define_flags(with_methods=False)
-  flags.adopt_module_key_flags(paper_runs)
-  flags.FLAGS.set_default('output_dir', 'participation')
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags.
+
+  Args:
+    values: The flags to add them to.
+  """
+  campaign_flags.define(values)
+  flags.adopt_module_key_flags(campaign_flags, values)
+  values.set_default('output_dir', 'participation')
   flags.DEFINE_list(
-    'clients_per_round', ['16', '32', '64'], 'The sizes n of the cohorts.'
+    'clients_per_round',
+    ['16', '32', '64'],
+    'The sizes n of the cohorts.',
+    flag_values=values,
   )
   flags.DEFINE_list(
     'expected_clients',
     ['1', '2', '3', '6', '9', '12'],
     'The expected numbers m of participants, of which those below n are tried.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'repeats',
     5,
-    'How many seeds: 0, 1, ...; with one there is no standard deviation.',
+    'The number of seeds, 0, 1 and so on; one has no standard deviation.',
     lower_bound=2,
+    flag_values=values,
   )
-  flags.register_validator(
-    'clients_per_round',
-    lambda numbers: _are_from(2, numbers),
-    message='must be one or more different whole numbers from 2 on',
-  )
-  flags.register_validator(
-    'expected_clients',
-    lambda numbers: _are_from(1, numbers),
-    message='must be one or more different whole numbers from 1 on',
-  )
+  for name, least in (('clients_per_round', 2), ('expected_clients', 1)):
+    flags.register_validator(
+      name,
+      lambda numbers, least=least: _are_from(least, numbers),
+      message=f'must be one or more different whole numbers from {least} on',
+      flag_values=values,
+    )
   flags.register_multi_flags_validator(
     ['clients_per_round', 'expected_clients'],
-    lambda values: (
-      min(map(int, values['expected_clients']))
-      < min(map(int, values['clients_per_round']))
+    lambda numbers: (
+      min(map(int, numbers['expected_clients']))
+      < min(map(int, numbers['clients_per_round']))
     ),
     message='the smallest m must be below each n',
+    flag_values=values,
   )
 
 
@@ -362,7 +385,7 @@ def _are_from(least, values):
   return len(numbers) == len(values) > 0 and min(numbers) >= least
 
 
-# Not on import, since other programs have flags of the same names.
+# Other programs have flags of the same names.
 if __name__ == '__main__':
-  _define_flags()
-  app.run(main)
+  define_flags()
+  app.run(main, flags_parser=campaign_flags.parse)

@@ -2,22 +2,23 @@
 
   python -m experiments.quadratic
 
-DSGD, Eq. (2), and FedAvg, Algorithm 3, with each sampling, on problems of which
-all constants are known (`experiments.theory.problems`): quadratics for Theorems
-13 and 17, and tilted wells, which are not convex, for Theorems 15 and 18. In each
-round, E||x^{k+1} - x*||^2 or E f(x^{k+1}) - f*, as a mean over the repeats, is
-compared with the theorem's right-hand side at what was measured before it; so
-are the bounds with the faults of their derivations repaired (docs/theory.md).
+The clients' functions are those of `experiments.theory.problems`, of which all
+constants are known: quadratics for Theorems 13 and 17, and tilted wells, which
+are not convex, for Theorems 15 and 18. The program simulates DSGD, Eq. (2), and
+FedAvg, Algorithm 3, with each sampling. In each round it compares the mean of
+||x^{k+1} - x*||^2 or f(x^{k+1}) - f* over the repeats with the right-hand side
+of the theorem, as stated in the paper and as repaired in docs/theory.md.
 
-gamma^k is the ratio of expectations, Eq. (15) and (16), over the repeats. A
-bound counts as violated if it is exceeded by more than 6 standard errors of the
-mean of the difference, which a bound that holds is once in 10^9 comparisons.
-The table shows of each sampling and step size the round that is nearest to the
-bound; bounds.csv in --output_dir has all rounds.
+gamma^k, Eq. (16), comes from a ratio of expectations, Eq. (15), estimated over
+the repeats. A bound counts as violated if the mean exceeds it by more than 6
+standard errors of the difference. This happens to a bound that holds once in
+10^9 comparisons. For each sampling and step size, the printed table shows the
+round that is closest to the bound. bounds.csv in --output_dir has all rounds.
 
-Then come examples made to violate a bound, and the data of two figures: the
-neighbourhood of x* that is reached, by m, and the largest stable step size, by
-heterogeneity. `python -m plots.theory` draws them.
+Next come examples constructed to violate a bound (examples.csv), and the data
+of two figures: the distance from x* that DSGD settles at, by m
+(neighbourhood.csv), and its largest stable step size, by heterogeneity
+(step_sizes.csv). `python -m plots.theory` draws the figures.
 
 The exit status is 1 if a repaired bound is violated: then the program is wrong.
 """
@@ -39,6 +40,8 @@ from experiments.theory import counterexamples
 from experiments.theory import monte_carlo
 from experiments.theory import problems
 from experiments.theory import step_sizes
+from programs import entry
+from programs import paths
 from tff_ocs.records import files
 
 _CSV_FILES = ('bounds', 'examples', 'neighbourhood', 'step_sizes')
@@ -46,8 +49,8 @@ _HETEROGENEITIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   values = flags.FLAGS
   settings = {
     flag.name: flag.value for flag in values.get_key_flags_for_module(__name__)
@@ -118,7 +121,7 @@ def run(values, output_dir: pathlib.Path) -> bool:
     rows += [row for group in of_theorem for row in group]
   files.write_csv(output_dir / 'bounds.csv', rows)
   of_examples = [
-    counterexamples.play_example(example, seed)
+    counterexamples.run_example(example, seed)
     for example in counterexamples.examples()
     if str(example.theorem) in values.theorems
   ]
@@ -313,7 +316,7 @@ def _define_flags():
   flags.DEFINE_integer('repeats', 1000, 'The repeats.', lower_bound=10)
   flags.DEFINE_integer('rounds', 20, 'K.', lower_bound=1)
   flags.DEFINE_integer('seed', 0, 'The seed.', lower_bound=0)
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir',
     'quadratic',
     'The folder of the results; former ones there are replaced.',

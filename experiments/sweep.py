@@ -1,12 +1,11 @@
-"""All runs of the paper's experiments, or of one of them.
+"""Runs the paper's experiments, or one of them, with all methods and seeds.
 
-Every method, every m and `--repeats` seeds, each run in a process of its own;
-locally or on a Ray cluster. Flags after a -- go to each run. An example that
-needs no download:
+Each run is a process of its own, on this machine or on a Ray cluster. Flags
+after a -- go to each run. An example that needs no download:
 
   python -m experiments.sweep --experiment=femnist_1 -- --data_source=bundled
 
-The same command started again goes on where the first ended.
+If the sweep is interrupted, the same command continues it.
 """
 
 import shlex
@@ -16,26 +15,29 @@ from collections.abc import Sequence
 from absl import app
 from absl import flags
 
+from experiments.campaigns import campaign_flags
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
+from programs import entry
+
+# Flags that the program sets for each run.
+_RESERVED = ('expected_clients', 'sampling', 'seed')
 
 
 def main(argv):
+  entry.setup()
   values = flags.FLAGS
   try:
-    extra_flags = paper_runs.extra_flags(
-      argv, ('seed', 'sampling', 'expected_clients')
-    )
+    extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
     all_jobs = build_jobs(
-      paper_runs.read(values.experiment, values.methods),
-      values.repeats,
-      extra_flags,
+      campaign_flags.read_runs(values), values.repeats, extra_flags
     )
     if values.dry_run:
       _print_commands(all_jobs, values.output_dir)
       return
     if extra_flags:
-      paper_runs.check_flags(all_jobs)
+      campaign_flags.check_extra_flags(all_jobs)
     failed = jobs.run_jobs(
       all_jobs,
       output_dir=values.output_dir,
@@ -43,46 +45,53 @@ def main(argv):
       parallel=values.parallel,
       ray_address=values.ray_address,
     )
-  except (jobs.JobError, OSError) as error:
+  except (job_lib.JobError, OSError) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
-    sys.exit('interrupted; the same command goes on where this one ended')
-  _tell(
+    sys.exit('interrupted; the same command continues where this one ended')
+  _report(
     f'{len(all_jobs) - len(failed)} of {len(all_jobs)} runs are finished:'
     f' {values.output_dir}'
   )
   if failed:
-    for job, reason, log in failed:
-      _tell(f'{job.name} failed: {reason}\n  log: {log}')
+    for failed_job in failed:
+      _report(failed_job.description)
     sys.exit('The same command tries the failed runs again.')
   folder = shlex.quote(values.output_dir)
-  _tell(
+  _report(
     'Figures and a table of them:\n'
     f'  python -m plots.figures --results_dir={folder}\n'
     f'  python -m plots.summary --results_dir={folder}'
   )
 
 
-def _define_flags():
-  paper_runs.define_flags()
-  flags.adopt_module_key_flags(paper_runs)
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags.
+
+  Args:
+    values: The flags to add them to.
+  """
+  campaign_flags.define(values)
+  campaign_flags.define_methods(values)
+  flags.adopt_module_key_flags(campaign_flags, values)
   flags.DEFINE_integer(
     'repeats',
     5,
-    'How often each run is repeated, with the seeds 0, 1 and so on.',
+    'The number of seeds, 0, 1 and so on, with which each run is repeated.',
     lower_bound=1,
+    flag_values=values,
   )
 
 
 def build_jobs(
-  flag_files: Sequence[paper_runs.FlagFile],
+  runs: Sequence[paper_runs.PaperRun],
   repeats: int,
   extra_flags: Sequence[str],
-) -> list[jobs.Job]:
+) -> list[job_lib.Job]:
   """The jobs, all of the first seed before those of the second.
 
   Args:
-    flag_files: The runs.
+    runs: The runs.
     repeats: The number of seeds.
     extra_flags: Flags for each run.
 
@@ -90,13 +99,13 @@ def build_jobs(
     The jobs.
   """
   return [
-    jobs.Job(
-      f'{flag_file.name}_seed{seed}',
-      flag_file.binary,
-      (*flag_file.flags, *extra_flags, f'--seed={seed}'),
+    job_lib.Job(
+      f'{run.name}_seed{seed}',
+      run.binary,
+      (*run.flags, *extra_flags, f'--seed={seed}'),
     )
     for seed in range(repeats)
-    for flag_file in flag_files
+    for run in runs
   ]
 
 
@@ -106,11 +115,11 @@ def _print_commands(all_jobs, output_dir):
     print(finished + shlex.join(job.command(output_dir)))
 
 
-def _tell(message):
+def _report(message):
   print(message, file=sys.stderr)
 
 
-# Not on import, since other programs have flags of the same names.
+# Other programs have flags of the same names.
 if __name__ == '__main__':
-  _define_flags()
-  app.run(main)
+  define_flags()
+  app.run(main, flags_parser=campaign_flags.parse)

@@ -2,22 +2,22 @@
 
   python -m experiments.tune --experiment=femnist_1 -- --data_source=bundled
 
-The step sizes 2^-1, ..., 2^-5 are tried for each method and m. If the best is
-the largest or the smallest of them, one more is tried beyond it, until it is
-not. Flags after `--` go to each run, for example --total_rounds=41.
+The step sizes 2^-1, ..., 2^-5 are tried for each method and m. While the best
+is the largest or the smallest one, another is tried beyond it. Flags after `--`
+go to each run, for example --total_rounds=41.
 
-The best is the one with the highest accuracy after the last round, as a mean
-over the seeds; of equal ones that with the lower loss, then the smaller one.
-Both are of a holdout set, a tenth of the clients of the pool, which are then
-left out of training. The validation set is not looked at.
+The best step size has the highest accuracy after the last round, as a mean over
+the seeds; of equal ones, that with the lower loss, then the smaller one.
+Accuracy and loss are those on a holdout set, a tenth of the clients of the
+pool, which are left out of training. The validation set is not used.
 
 A step size counts as diverged, which is worse than any accuracy, if for one of
-the seeds the last round's training loss or the loss on the holdout set is not
-finite, or a client's update in that round was not. Such updates are never sent,
-so that the weights stay finite and the loss alone would not tell.
+the seeds the last round's training loss, the loss on the holdout set or the
+update of a client in the last round is not finite. Such updates are never sent,
+so the weights stay finite and the loss alone would not show the divergence.
 
-Below --output_dir are the runs, and in the end the results: tuning.csv,
-tuning.md, tuning.png and tuning.pdf. Runs that are finished are not repeated.
+The runs and then the results, tuning.csv, tuning.md, tuning.png and tuning.pdf,
+are written below --output_dir. Finished runs are not repeated.
 """
 
 import math
@@ -37,14 +37,17 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from experiments.campaigns import campaign_flags
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
-from plots import tuning
+from programs import entry
 from tff_ocs.records import files
 from tff_ocs.records import runs
+from tff_ocs.records import units
 
-# By binary. The paper gives no grid for CIFAR100; this one has its two choices
-# inside.
+# By binary. The paper gives no grid for CIFAR100; its two choices lie within
+# this one.
 _GRIDS = {
   'femnist': (2**-1, 2**-2, 2**-3, 2**-4, 2**-5),
   'shakespeare': (2**-1, 2**-2, 2**-3, 2**-4, 2**-5),
@@ -53,7 +56,7 @@ _GRIDS = {
 _HOLDOUT_FRACTION = 0.1
 _MAX_EXTENSIONS = 10
 _NONE = '–'
-# The flags that the search decides, or that tell the methods apart.
+# The flags that the search sets for each run.
 _RESERVED = (
   'client_learning_rate',
   'expected_clients',
@@ -64,7 +67,7 @@ _RESERVED = (
 
 
 class Outcome(NamedTuple):
-  """What came of a step size, on the holdout set.
+  """The result of a step size, on the holdout set.
 
   Attributes:
     step_size: The clients' step size.
@@ -83,9 +86,9 @@ class Tuned(NamedTuple):
   """The search for one method.
 
   Attributes:
-    method: Who sent its update.
+    method: The method.
     published: The paper's step size.
-    outcomes: What came of each step size, increasing.
+    outcomes: The outcome of each step size, increasing.
   """
 
   method: runs.Method
@@ -112,11 +115,11 @@ def next_step_size(outcomes: Sequence[Outcome]) -> Optional[float]:
   """The step size to try next.
 
   Args:
-    outcomes: What came of the step sizes so far, at least two.
+    outcomes: The outcomes of the step sizes so far, at least two.
 
   Returns:
-    The one beyond the best, at the distance (a ratio) of the two last step
-    sizes there; `None` if the best has a neighbour on both sides.
+    The step size beyond the best, at the ratio of the two last step sizes
+    there; `None` if the best has a neighbour on both sides.
   """
   step_sizes = sorted(outcome.step_size for outcome in outcomes)
   best = choose(outcomes).step_size
@@ -138,13 +141,14 @@ def search(
   """Searches for the best step size of several methods at the same time.
 
   Args:
-    names: What the methods are called.
+    names: The names of the methods.
     grid: The step sizes to begin with, at least two.
-    evaluate: A function from names and step sizes to what comes of them.
+    evaluate: A function from names and step sizes to their outcomes.
 
   Returns:
-    What came of each method's step sizes, increasing. The best is the largest
-    or the smallest only if it still was after 10 extensions of the grid.
+    The outcomes of each method's step sizes, increasing. The best is the
+    largest or the smallest only if it still was after 10 extensions of the
+    grid.
   """
   outcomes = {name: [] for name in names}
   pending = [(name, step_size) for name in names for step_size in grid]
@@ -161,7 +165,7 @@ def search(
 
 
 def read_outcome(step_size: float, of_seeds: Sequence[runs.Run]) -> Outcome:
-  """Reads what came of a step size from its finished runs, one for each seed.
+  """Reads the outcome of a step size from its finished runs, one a seed.
 
   Args:
     step_size: The step size.
@@ -171,14 +175,11 @@ def read_outcome(step_size: float, of_seeds: Sequence[runs.Run]) -> Outcome:
     The `Outcome`.
   """
   # The last round is always evaluated.
-  last = [
-    {name: float(values[-1]) for name, values in run.metrics.items()}
-    for run in of_seeds
-  ]
+  last = [run.metrics.iloc[-1] for run in of_seeds]
   return Outcome(
     step_size,
-    tuple(row['validation_accuracy'] for row in last),
-    tuple(row['validation_loss'] for row in last),
+    tuple(float(row['validation_accuracy']) for row in last),
+    tuple(float(row['validation_loss']) for row in last),
     any(
       row['non_finite_clients'] > 0
       or not math.isfinite(row['training_loss'])
@@ -221,7 +222,7 @@ def format_markdown(all_tuned: Sequence[Tuned], caption: str) -> str:
   step_sizes = sorted(
     {o.step_size for tuned in all_tuned for o in tuned.outcomes}
   )
-  header = ['Holdout accuracy [%]', *map(_format_step_size, step_sizes)]
+  header = ['Holdout accuracy [%]', *map(units.format_step_size, step_sizes)]
   rows = [
     [*header, "The paper's choice"],
     ['---'] + ['---:'] * (len(step_sizes) + 1),
@@ -234,7 +235,7 @@ def format_markdown(all_tuned: Sequence[Tuned], caption: str) -> str:
       [
         tuned.method.label,
         *(cells.get(step_size, _NONE) for step_size in step_sizes),
-        _format_step_size(tuned.published),
+        units.format_step_size(tuned.published),
       ]
     )
   lines = [f'**{caption}**', '', *(f'| {" | ".join(row)} |' for row in rows)]
@@ -249,14 +250,16 @@ def write_results(
   Args:
     output_dir: The folder.
     all_tuned: The methods.
-    caption: What the data is, and how long was trained.
+    caption: The data and the number of rounds.
 
   Raises:
     OSError: If the folder cannot be written to.
   """
   files.write_csv(output_dir / 'tuning.csv', tabulate(all_tuned))
   with files.replacing(output_dir / 'tuning.md') as path:
-    path.write_text(format_markdown(all_tuned, caption))
+    path.write_text(format_markdown(all_tuned, caption), encoding='utf-8')
+  from plots import tuning
+
   tuning.plot_tuning(
     [_line(tuned) for tuned in all_tuned],
     [output_dir / f'tuning.{ending}' for ending in ('png', 'pdf')],
@@ -269,14 +272,16 @@ def _mean(outcome):
 
 
 def _std(outcome):
-  """That of a sample; `None` for a single seed."""
+  """The standard deviation of a sample; `None` for a single seed."""
   if len(outcome.accuracies) == 1:
     return None
   return float(np.std(outcome.accuracies, ddof=1))
 
 
 def _line(tuned):
-  """What the figure shows of a method."""
+  """The line of a method in the figure."""
+  from plots import tuning
+
   return tuning.Line(
     method=tuned.method,
     step_sizes=np.array([o.step_size for o in tuned.outcomes]),
@@ -297,13 +302,8 @@ def _format_outcome(outcome):
   return f'{100 * _mean(outcome):.1f}{deviation}'
 
 
-def _format_step_size(step_size):
-  exponent = math.log2(step_size)
-  return f'2^{exponent:.0f}' if exponent % 1 == 0 else f'{step_size:.4g}'
-
-
 def tune(
-  flag_files: Sequence[paper_runs.FlagFile],
+  paper_run_list: Sequence[paper_runs.PaperRun],
   grid: Sequence[float],
   *,
   repeats: int,
@@ -318,20 +318,21 @@ def tune(
   is still the last one after 10 extensions of the grid.
 
   Args:
-    flag_files: The runs whose step sizes are searched for, of one experiment.
+    paper_run_list: The runs of one experiment whose step sizes are searched
+      for.
     grid: The step sizes to begin with, at least two.
     repeats: The number of seeds.
     extra_flags: Flags for each run.
     output_dir: The folder of the runs and the results.
     parallel: As for `jobs.run_jobs`.
-    ray_address: Likewise.
+    ray_address: As for `jobs.run_jobs`.
 
   Raises:
     JobError: As `jobs.run_jobs`.
     OSError: If the folder cannot be written to.
   """
   output_dir = pathlib.Path(output_dir)
-  by_name = {flag_file.name: flag_file for flag_file in flag_files}
+  by_name = {run.name: run for run in paper_run_list}
 
   def jobs_of(name, step_size):
     return build_jobs([by_name[name]], [step_size], repeats, extra_flags)
@@ -361,7 +362,7 @@ def tune(
   all_tuned = []
   for name, of_method in outcomes.items():
     (group,) = runs.group_runs(read_runs(name, grid[0]))
-    of_paper = jobs.Job(*by_name[name]).values['client_learning_rate']
+    of_paper = job_lib.Job(*by_name[name]).values['client_learning_rate']
     all_tuned.append(Tuned(group.method, float(of_paper), of_method))
   if repeats == 1:
     of_seeds = '1 seed.'
@@ -384,15 +385,15 @@ def tune(
 
 
 def build_jobs(
-  flag_files: Sequence[paper_runs.FlagFile],
+  paper_run_list: Sequence[paper_runs.PaperRun],
   grid: Sequence[float],
   repeats: int,
   extra_flags: Sequence[str],
-) -> list[jobs.Job]:
+) -> list[job_lib.Job]:
   """The jobs of each step size and seed.
 
   Args:
-    flag_files: The runs whose step sizes are searched for.
+    paper_run_list: The runs whose step sizes are searched for.
     grid: The step sizes.
     repeats: The number of seeds.
     extra_flags: Flags for each run.
@@ -401,48 +402,49 @@ def build_jobs(
     The jobs.
   """
   return [
-    jobs.Job(
-      f'{flag_file.name}_lr{step_size:g}_seed{seed}',
-      flag_file.binary,
+    job_lib.Job(
+      f'{run.name}_lr{step_size:g}_seed{seed}',
+      run.binary,
       (
-        *flag_file.flags,
+        *run.flags,
         *extra_flags,
         f'--holdout_fraction={_HOLDOUT_FRACTION}',
         f'--client_learning_rate={step_size}',
         f'--seed={seed}',
       ),
     )
-    for flag_file in flag_files
+    for run in paper_run_list
     for step_size in grid
     for seed in range(repeats)
   ]
 
 
 def main(argv):
+  entry.setup()
   # Otherwise every font that goes into a PDF is reported at length.
   logging.set_verbosity(logging.WARNING)
   values = flags.FLAGS
-  if values.experiment == 'paper':
-    sys.exit(
-      'error: --experiment=paper is too much for one search, use one of'
-      f' {"|".join(paper_runs.EXPERIMENTS)}.'
-    )
   try:
-    extra_flags = paper_runs.extra_flags(argv, _RESERVED)
-    flag_files = paper_runs.read(values.experiment, values.methods)
+    extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
+    if values.experiment == 'paper':
+      raise job_lib.JobError(
+        '--experiment=paper is too much for one search, use one of'
+        f' {"|".join(paper_runs.EXPERIMENTS)}.'
+      )
+    paper_run_list = campaign_flags.read_runs(values)
     if values.grid:
       grid = [float(value) for value in values.grid]
     else:
-      grid = _GRIDS[flag_files[0].binary]
-    first_jobs = build_jobs(flag_files, grid, values.repeats, extra_flags)
+      grid = _GRIDS[paper_run_list[0].binary]
+    first_jobs = build_jobs(paper_run_list, grid, values.repeats, extra_flags)
     if values.dry_run:
       for job in first_jobs:
         print(shlex.join(job.command(values.output_dir)))
       return
     if extra_flags:
-      paper_runs.check_flags(first_jobs)
+      campaign_flags.check_extra_flags(first_jobs)
     tune(
-      flag_files,
+      paper_run_list,
       grid,
       repeats=values.repeats,
       extra_flags=extra_flags,
@@ -450,30 +452,46 @@ def main(argv):
       parallel=values.parallel,
       ray_address=values.ray_address,
     )
-  except (OSError, jobs.JobError) as error:
+  except (
+    OSError,
+    files.RecordError,
+    job_lib.JobError,
+    runs.RunsError,
+  ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
-    sys.exit('interrupted; the same command goes on where this one ended')
+    sys.exit('interrupted; the same command continues where this one ended')
 
 
-def _define_flags():
-  paper_runs.define_flags()
-  flags.adopt_module_key_flags(paper_runs)
-  flags.FLAGS.set_default('output_dir', 'tuning')
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags.
+
+  Args:
+    values: The flags to add them to.
+  """
+  campaign_flags.define(values)
+  campaign_flags.define_methods(values)
+  flags.adopt_module_key_flags(campaign_flags, values)
+  values.set_default('output_dir', 'tuning')
   flags.DEFINE_list(
     'grid',
     None,
     "The clients' step sizes to begin with. If not given, 2^-1 to 2^-5, and for"
     ' CIFAR100 0.01 to 0.0001.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'repeats',
     1,
-    'How many seeds each step size is tried with: 0, 1, ...',
+    'The number of seeds, 0, 1 and so on, with which each step size is tried.',
     lower_bound=1,
+    flag_values=values,
   )
   flags.register_validator(
-    'grid', _is_grid, message='must be two or more different numbers above 0'
+    'grid',
+    _is_grid,
+    message='must be two or more different numbers above 0',
+    flag_values=values,
   )
 
 
@@ -491,7 +509,7 @@ def _is_grid(values):
   )
 
 
-# Not on import, since other programs have flags of the same names.
+# Other programs have flags of the same names.
 if __name__ == '__main__':
-  _define_flags()
-  app.run(main)
+  define_flags()
+  app.run(main, flags_parser=campaign_flags.parse)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 from typing import Optional
@@ -71,7 +70,7 @@ def plot_participation(
   """
   looks = panels.line_looks([_FULL, _AOCS])
   width = max(_LEAST_WIDTH, _WIDTH_OF_PANEL * len(shown))
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+  with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(width, _HEIGHT), layout='constrained')
     axes = fig.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axis, panel in zip(axes, shown):

@@ -1,17 +1,19 @@
-"""Draws the paper's figures from the folders of runs.
+"""Draws figures from the folders of runs, the paper's and others.
 
   python -m plots.figures --results_dir=runs --figure=3
 
 Figure 2 shows the sizes of the clients of the FEMNIST training sets; 3, 4, 5
 (FEMNIST sets 1, 2, 3), 6, 7 (Shakespeare with n = 32, 128) and 13 (CIFAR100)
 validation accuracy and training loss; 8 to 12 the best validation accuracy so
-far, for the experiments of 3 to 7. All runs that are there are drawn; those of
-the paper that are not, are named. Two figures are not the paper's:
-'compression' shows runs with --compression beside the same methods without, and
-'improvement' the improvement factor alpha^k of the runs with AOCS.
+far, for the experiments of 3 to 7. All finished runs are drawn, and a line
+names those of the paper that are missing. Three figures are not the paper's:
+'compression' shows runs with --compression next to the same methods without,
+'improvement' the improvement factor alpha^k of the runs with AOCS, and 'others'
+is a figure for each experiment that the paper does not have.
 """
 
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,14 +24,18 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from plots import captions
 from plots import improvement_curves
+from plots import inputs
 from plots import panels
 from plots import sizes
+from programs import entry
+from programs import paths
 from tff_ocs.records import runs
 
 
 class _Figure(NamedTuple):
-  """What the paper's figure shows."""
+  """The experiment of one of the paper's figures."""
 
   name: str
   clients_per_round: int
@@ -48,11 +54,12 @@ _BEST_SO_FAR = {number + 5: _FIGURES[number] for number in range(3, 8)}
 _NUMBERS = range(2, 14)
 _COMPRESSION = 'compression'
 _IMPROVEMENT = 'improvement'
+_OTHERS = 'others'
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   # Otherwise every font that goes into a PDF is reported at length.
   logging.set_verbosity(logging.WARNING)
   draw_figures(
@@ -65,31 +72,22 @@ def main(argv):
 
 
 def _define_flags():
-  flags.DEFINE_string(
-    'results_dir', None, 'The folder below which the folders of the runs are.'
-  )
+  inputs.define_flags()
   flags.DEFINE_enum(
     'figure',
     'all',
-    [*map(str, _NUMBERS), _COMPRESSION, _IMPROVEMENT, 'all'],
+    [*map(str, _NUMBERS), _COMPRESSION, _IMPROVEMENT, _OTHERS, 'all'],
     "The figure's number in the paper, or what it shows.",
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir', 'figures', 'The folder to write figure_N.png and .pdf to.'
   )
-  flags.DEFINE_string(
-    'data',
-    None,
-    'Use only runs whose data, as in the line below a figure, has this in its'
-    ' name or is of this source.',
-  )
-  flags.DEFINE_string(
+  paths.define_path(
     'cache_dir',
     None,
     'For figure 2 of runs with --data_source=tff: the folder of'
     ' emnist_all.sqlite. Nothing is downloaded.',
   )
-  flags.mark_flag_as_required('results_dir')
 
 
 def draw_figures(
@@ -110,160 +108,75 @@ def draw_figures(
     cache_dir: The folder of TFF's file, for figure 2.
   """
   try:
-    groups, left_out = runs.find_groups(results_dir)
+    groups = inputs.find_groups(results_dir, data)
+    if not groups and cache_dir is None:
+      raise inputs.no_runs(results_dir, data)
   except runs.RunsError as error:
     sys.exit(f'error: {error}')
-  for line in left_out:
-    _tell(line)
-  if data is not None:
-    groups = [
-      group
-      for group in groups
-      if data == group.experiment.data_source or data in group.experiment.data
-    ]
-  if not groups and cache_dir is None:
-    of_data = '' if data is None else f' with --data={data}'
-    sys.exit(
-      'error: there is no finished run of experiments.femnist, shakespeare or'
-      f' cifar100 below --results_dir={results_dir}{of_data}.'
-    )
-  output_dir = pathlib.Path(output_dir)
-  if figure == 'all':
-    _draw_all(groups, output_dir, cache_dir)
-    return
-  try:
-    if figure == _COMPRESSION:
-      _draw_compression(groups, output_dir)
-    elif figure == _IMPROVEMENT:
-      _draw_improvement(groups, output_dir)
-    else:
-      _draw(int(figure), groups, output_dir, cache_dir)
-  except (ImportError, OSError, ValueError) as error:
-    sys.exit(f'error: figure {figure} cannot be drawn: {error}')
-
-
-def _draw_all(groups, output_dir, cache_dir):
-  without_runs, failed = [], []
-  for number in _NUMBERS:
-    if number == 2 and sizes.find_source(groups, cache_dir) is None:
-      _tell(f'figure 2 is not drawn: {sizes.NO_SOURCE}')
-      continue
-    if number != 2 and not _select(number, groups):
-      without_runs.append(number)
-      continue
+  selected = _select(groups)
+  if figure == _OTHERS:
+    names = [name for name in selected if name.startswith(_PREFIX_OF_OTHERS)]
+  elif figure == 'all':
+    names = _figures_with_runs(selected, groups, cache_dir)
+  else:
+    names = [figure]
+  if not names:
+    sys.exit(f'error: no other figure shows {_describe(groups)}.')
+  failed = []
+  for name in names:
     try:
-      _draw(number, groups, output_dir, cache_dir)
+      _draw(name, selected, groups, pathlib.Path(output_dir), cache_dir)
     except (ImportError, OSError, ValueError) as error:
-      _tell(f'figure {number} is not drawn: {error}')
-      failed.append(number)
-  others = []
-  if _select_compressed(groups):
-    others.append((_COMPRESSION, _draw_compression))
-  if improvement_curves.select(groups):
-    others.append((_IMPROVEMENT, _draw_improvement))
-  for name, draw in others:
-    try:
-      draw(groups, output_dir)
-    except (OSError, ValueError) as error:
+      if figure == name:
+        sys.exit(f'error: figure {name} cannot be drawn: {error}')
       _tell(f'figure {name} is not drawn: {error}')
       failed.append(name)
-  if without_runs:
-    _tell(f'figures without runs: {", ".join(map(str, without_runs))}')
   if failed:
-    sys.exit(f'error: not drawn: figures {", ".join(map(str, failed))}.')
-  if (
-    len(without_runs) == len(_NUMBERS) - 1 and cache_dir is None and not others
-  ):
-    sys.exit(f'error: no figure of the paper shows {_names(groups)}.')
+    sys.exit(f'error: not drawn: figures {", ".join(failed)}.')
 
 
-def _draw(
-  number: int,
-  groups: Sequence[runs.Group],
-  output_dir: pathlib.Path,
-  cache_dir: Optional[str],
-) -> None:
-  """Draws a figure.
-
-  Args:
-    number: Its number.
-    groups: All groups of runs.
-    output_dir: The folder of the figures.
-    cache_dir: The folder of TFF's file, for figure 2.
-
-  Raises:
-    DataError: If the data for figure 2 is missing.
-    OSError: If the figure cannot be written.
-    RunsError: If the runs are missing or cannot be compared.
-  """
-  if number == 2:
-    found = sizes.find_sizes(groups, cache_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    paths = _paths(output_dir, number)
-    sizes.plot_sizes(found, paths)
-    print(paths[0])
-    return
-  selected = _select(number, groups)
-  if not selected:
-    name, n, _ = _figure(number)
-    raise runs.RunsError(
-      f'there are no runs of {name} with n={n}, but of {_names(groups)}.'
-    )
-  runs.check_comparable(selected)
-  missing = [
-    method.label
-    for method in _methods(_figure(number))
-    if method not in {group.method for group in selected}
-  ]
+def _figures_with_runs(selected, groups, cache_dir) -> list[str]:
+  """The figures that can be drawn; a line names those that cannot."""
+  names = [name for name, of_figure in selected.items() if of_figure]
+  if sizes.find_source(groups, cache_dir) is None:
+    _tell(f'figure 2 is not drawn: {sizes.NO_SOURCE}')
+  else:
+    names.insert(0, '2')
+  missing = [name for name in selected if name.isdigit() and name not in names]
   if missing:
-    _tell(f'figure {number}: no runs of {"; ".join(missing)}')
-  _plot(number, selected, output_dir, best_so_far=number in _BEST_SO_FAR)
+    _tell(f'figures without runs: {", ".join(missing)}')
+  return names
 
 
-def _draw_compression(groups, output_dir):
-  """Draws compressed runs beside others; raises what `_draw` does."""
-  selected = _select_compressed(groups)
-  if not selected:
-    raise runs.RunsError(
-      f'there are no runs with --compression, but of {_names(groups)}.'
-    )
-  runs.check_comparable(selected)
-  _plot(_COMPRESSION, selected, output_dir)
+# Of the figures of experiments that the paper does not have.
+_PREFIX_OF_OTHERS = 'of_'
 
 
-def _draw_improvement(groups, output_dir):
-  """Draws the improvement factors; raises what `_draw` does."""
-  selected = improvement_curves.select(groups)
-  if not selected:
-    raise runs.RunsError(
-      'there are no runs with --sampling=aocs that measured the improvement'
-      f' factor, but of {_names(groups)}.'
-    )
-  output_dir.mkdir(parents=True, exist_ok=True)
-  paths = _paths(output_dir, _IMPROVEMENT)
-  improvement_curves.plot_improvement(selected, paths)
-  print(paths[0])
-
-
-def _plot(figure, groups, output_dir, best_so_far=False):
-  """Writes a figure of training; names the runs that diverged."""
+def _select(groups: Sequence[runs.Group]) -> dict[str, list[runs.Group]]:
+  """The groups that each figure shows, by its name; all but figure 2."""
+  plain = [group for group in groups if group.method.compression is None]
+  selected = {
+    str(number): [group for group in plain if group.experiment[:2] == of[:2]]
+    for number, of in sorted({**_FIGURES, **_BEST_SO_FAR}.items())
+  }
+  selected[_COMPRESSION] = _select_compressed(groups)
+  selected[_IMPROVEMENT] = improvement_curves.select(groups)
+  of_paper = {of[:2] for of in _FIGURES.values()}
+  names = {}
   for group in groups:
-    for run in group.runs:
-      if not np.isfinite(run.metrics['training_loss']).all():
-        _tell(f'figure {figure}: {run.path} diverged, which leaves a gap.')
-  output_dir.mkdir(parents=True, exist_ok=True)
-  paths = _paths(output_dir, figure)
-  panels.plot_panels(
-    {_label(group): group.runs for group in groups},
-    paths,
-    caption=_caption(groups),
-    best_so_far=best_so_far,
-  )
-  print(paths[0])
+    experiment = group.experiment[:2]
+    if experiment not in of_paper:
+      # Different experiments never share a file.
+      name = names.setdefault(experiment, _file_name(*experiment, names))
+      selected.setdefault(name, []).append(group)
+  return selected
 
 
-def _paths(output_dir, figure):
-  return [output_dir / f'figure_{figure}.{ending}' for ending in ('png', 'pdf')]
+def _file_name(experiment, n, others):
+  """A name for the figure of an experiment, other than those given so far."""
+  words = re.sub(r'\W+', '_', experiment.lower()).strip('_')
+  name = f'{_PREFIX_OF_OTHERS}{words}_n{n}'
+  return f'{name}_{len(others) + 1}' if name in others.values() else name
 
 
 def _select_compressed(groups):
@@ -280,25 +193,84 @@ def _select_compressed(groups):
   return [group for group in groups if uncompressed(group) in compressed]
 
 
-def _figure(number):
-  return {**_FIGURES, **_BEST_SO_FAR}[number]
+def _draw(
+  name: str,
+  selected: dict[str, list[runs.Group]],
+  groups: Sequence[runs.Group],
+  output_dir: pathlib.Path,
+  cache_dir: Optional[str],
+) -> None:
+  """Draws a figure.
+
+  Args:
+    name: Its name.
+    selected: As of `_select`.
+    groups: All groups of runs.
+    output_dir: The folder of the figures.
+    cache_dir: The folder of TFF's file, for figure 2.
+
+  Raises:
+    DataError: If the data for figure 2 is missing.
+    OSError: If the figure cannot be written.
+    RunsError: If the runs are missing or cannot be compared.
+  """
+  paths = [output_dir / f'figure_{name}.{ending}' for ending in ('png', 'pdf')]
+  if name == '2':
+    of_clients = sizes.find_sizes(groups, cache_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    sizes.plot_sizes(of_clients, paths)
+  else:
+    shown = selected[name]
+    if not shown:
+      raise runs.RunsError(
+        f'there are no runs {_describe_needed(name)}, but of'
+        f' {_describe(groups)}.'
+      )
+    if name == _IMPROVEMENT:
+      output_dir.mkdir(parents=True, exist_ok=True)
+      improvement_curves.plot_improvement(shown, paths)
+    else:
+      runs.check_comparable(shown)
+      _name_missing(name, shown)
+      output_dir.mkdir(parents=True, exist_ok=True)
+      panels.plot_panels(
+        {_label(group): group.runs for group in shown},
+        paths,
+        caption=captions.describe_runs(shown),
+        best_so_far=name.isdigit() and int(name) in _BEST_SO_FAR,
+      )
+  print(paths[0])
 
 
-def _methods(shown: _Figure) -> list[runs.Method]:
+def _describe_needed(name):
+  if name == _COMPRESSION:
+    return 'with --compression'
+  if name == _IMPROVEMENT:
+    return 'with --sampling=aocs that measured the improvement factor'
+  of_paper = {**_FIGURES, **_BEST_SO_FAR}[int(name)]
+  return f'of {of_paper.name} with n={of_paper.clients_per_round}'
+
+
+def _name_missing(name, groups):
+  """Names the paper's runs that are missing, and runs that diverged."""
+  if name.isdigit():
+    ms = {**_FIGURES, **_BEST_SO_FAR}[int(name)].expected_clients
+    shown = {group.method for group in groups}
+    missing = [m.label for m in _methods(ms) if m not in shown]
+    if missing:
+      _tell(f'figure {name}: no runs of {"; ".join(missing)}')
+  for group in groups:
+    for run in group.runs:
+      if not np.isfinite(run.metrics['training_loss']).all():
+        _tell(f'figure {name}: {run.path} diverged, which leaves a gap.')
+
+
+def _methods(expected_clients: Sequence[int]) -> list[runs.Method]:
   """The methods that the paper compares."""
   return [runs.Method('full')] + [
     runs.Method(sampling, m)
     for sampling in ('uniform', 'aocs')
-    for m in shown.expected_clients
-  ]
-
-
-def _select(number, groups):
-  name, n, _ = _figure(number)
-  return [
-    group
-    for group in groups
-    if group.experiment[:2] == (name, n) and group.method.compression is None
+    for m in expected_clients
   ]
 
 
@@ -307,14 +279,7 @@ def _label(group):
   return f'{group.method.label} ({num_seeds} seed{"s" * (num_seeds > 1)})'
 
 
-def _caption(groups):
-  caption = str(groups[0].experiment)
-  if any(len(group.runs) > 1 for group in groups):
-    caption += ' Mean ± standard deviation over seeds.'
-  return caption
-
-
-def _names(groups):
+def _describe(groups):
   names = {
     f'{group.experiment.name} with n={group.experiment.clients_per_round}'
     for group in groups

@@ -1,20 +1,19 @@
-"""The figure of the improvement factor: where a task lies, round by round."""
+"""The figure of the improvement factor alpha^k by rounds."""
 
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Union
 
-import numpy as np
 from matplotlib import figure
 from matplotlib import style
 
+from plots import captions
 from plots import curves
 from plots import panels
 from tff_ocs.records import runs
 
 COLUMN = 'improvement_factor'
-# A running mean over so many rounds: the cohorts differ, and so does alpha^k.
+# The number of rounds of the running mean. alpha^k differs between cohorts.
 _WINDOW = 10
 # Of Okabe and Ito's palette, by experiment, and dashes by m.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#000000')
@@ -40,7 +39,7 @@ def plot_improvement(
 ) -> None:
   """Draws the improvement factor alpha^k, Eq. (15), of each group by rounds.
 
-  A line is a running mean over ten rounds, and its mean over the seeds; a band
+  A line is the mean over the seeds of the running means over ten rounds. A band
   reaches one standard deviation over the seeds up and down.
 
   Args:
@@ -51,7 +50,7 @@ def plot_improvement(
     OSError: If the figure cannot be written.
   """
   experiments = list(dict.fromkeys(group.experiment for group in groups))
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+  with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axis = fig.subplots()
     num_of_experiment = dict.fromkeys(experiments, 0)
@@ -60,26 +59,13 @@ def plot_improvement(
       color = _COLORS[experiments.index(experiment) % len(_COLORS)]
       dashes = num_of_experiment[experiment] % len(_LINESTYLES)
       num_of_experiment[experiment] += 1
-      curve = curves.average([_curve(run) for run in group.runs])
-      axis.plot(
-        curve.x,
-        curve.mean,
+      panels.draw_with_band(
+        axis,
+        curves.average([_curve(run) for run in group.runs]),
         color=color,
         linestyle=_LINESTYLES[dashes],
-        label=(
-          f'{experiment.name}, m={group.method.expected_clients:g} of'
-          f' {experiment.clients_per_round}'
-        ),
+        label=_label(group),
       )
-      if curve.deviation.any():
-        axis.fill_between(
-          curve.x,
-          curve.mean - curve.deviation,
-          curve.mean + curve.deviation,
-          color=color,
-          alpha=0.18,
-          linewidth=0,
-        )
     axis.set_ylim(0, 1)
     axis.set_xlabel('Communication round')
     axis.set_ylabel(r'Improvement factor $\alpha^k$')
@@ -88,7 +74,10 @@ def plot_improvement(
     ends.spines['right'].set_visible(False)
     fig.legend(loc='outside upper center', ncols=2)
     data = '; '.join(f'{e.name}: {e.data}' for e in experiments)
-    caption = f'Data: {data}. Running mean over {_WINDOW} rounds.'
+    step_sizes = captions.describe_step_sizes(
+      groups, lambda group: group.experiment.name, _label
+    )
+    caption = f'Data: {data}. {step_sizes}Running mean over {_WINDOW} rounds.'
     if any(len(group.runs) > 1 for group in groups):
       caption += ' Bands: standard deviation over seeds.'
     panels.add_caption(fig, caption)
@@ -96,8 +85,14 @@ def plot_improvement(
       panels.save(fig, path)
 
 
+def _label(group):
+  name, n, *_ = group.experiment
+  return f'{name}, m={group.method.expected_clients:g} of {n}'
+
+
 def _curve(run):
   values = run.metrics[COLUMN]
   window = min(_WINDOW, len(values))
-  means = np.convolve(values, np.full(window, 1 / window), mode='valid')
-  return np.arange(len(means)) + (window - 1) / 2, means
+  means = values.rolling(window).mean().dropna()
+  # In the middle of the rounds that it is the mean of.
+  return means.set_axis(means.index - (window - 1) / 2)

@@ -11,6 +11,7 @@ from typing import Any
 from typing import Union
 
 import numpy as np
+import pandas as pd
 from matplotlib import figure
 from matplotlib import lines as matplotlib_lines
 from matplotlib import style
@@ -19,25 +20,32 @@ from matplotlib import ticker
 from plots import curves
 from tff_ocs.records import files
 from tff_ocs.records import runs
+from tff_ocs.records import units
 
-# Of Okabe and Ito's palette, told apart by the colour-blind and, through their
-# lightness, in grey. OCS and AOCS should do the same: OCS is a broad line below
-# that of AOCS, so that both are seen.
+STYLE = pathlib.Path(__file__).with_name('paper.mplstyle')
+
+# From Okabe and Ito's palette, whose colours differ for the colour-blind and in
+# grey. OCS and AOCS should do the same: OCS is a broad line below that of AOCS,
+# so that both are seen.
 _LOOKS = {
   'full': {'color': '#000000'},
   'uniform': {'color': '#E69F00'},
   'ocs': {'color': '#56B4E9', 'linewidth': 2.4},
   'aocs': {'color': '#0072B2'},
 }
+# For all other methods.
+_OTHER_COLORS = ('#D55E00', '#009E73', '#CC79A7', '#999999')
 # By m, the smallest first.
 _LINESTYLES = ('-', (0, (3, 1.2)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)))
 # By compression.
 _MARKERS = ('o', 's', '^', 'D')
-_BITS_UNIT = 1e8
+_PAPERS_UNIT = 10**8
 # A figure over both columns, in inches, with one row in the legend.
 _WIDTH = 7.0
 _HEIGHT = 2.05
 _HEIGHT_OF_ROW = 0.14
+# Of the caption, which makes the figure higher, not the panels smaller.
+_HEIGHT_OF_LINE = 0.1
 _CHARACTERS_PER_INCH = 20
 
 
@@ -64,43 +72,45 @@ def plot_panels(
   Raises:
     OSError: If the figure cannot be written.
   """
-  if best_so_far:
-    columns = ['validation_accuracy'] * 2
-  else:
-    columns = ['validation_accuracy', 'training_loss'] * 2
-  by_bits = [False] * (len(columns) // 2) + [True] * (len(columns) // 2)
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+  columns = ['validation_accuracy'] + ['training_loss'] * (not best_so_far)
+  methods = {
+    label: runs.method_of(of_method[0].settings)
+    for label, of_method in by_label.items()
+  }
+  looks = line_looks(methods.values())
+  unit, unit_size = _choose_unit(by_label)
+  with style.context(STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
-    axes = fig.subplots(1, len(columns))
-    methods = {
-      label: runs.method_of(of_method[0].config)
-      for label, of_method in by_label.items()
-    }
-    looks = line_looks(methods.values())
-    for axis, column, is_by_bits in zip(axes, columns, by_bits):
-      by_method = {
-        label: curves.average(
-          [_curve(run, column, is_by_bits, best_so_far) for run in of_method]
+    all_axes = fig.subplots(1, 2 * len(columns))
+    for axis, column in zip(all_axes, columns * 2):
+      is_by_bits = axis in all_axes[len(columns) :]
+      for label, of_method in by_label.items():
+        of_seeds = [_curve(run, column, best_so_far) for run in of_method]
+        if is_by_bits:
+          of_seeds = [
+            curve.set_axis(
+              run.metrics['cumulative_uplink_bits'][curve.index] / unit_size
+            )
+            for run, curve in zip(of_method, of_seeds)
+          ]
+        draw_with_band(
+          axis,
+          curves.average(of_seeds),
+          label=label,
+          **looks[methods[label]],
         )
-        for label, of_method in by_label.items()
-      }
-      for label, curve in by_method.items():
-        _draw(axis, curve, looks[methods[label]], label)
+      if is_by_bits:
+        _format_bits(axis, unit)
+      else:
+        axis.set_xlabel('Communication round')
       if column == 'training_loss':
         axis.set_ylabel('Training loss')
         axis.set_ylim(0, _loss_limit(by_label))
       else:
-        axis.set_ylabel(
-          'Best accuracy so far [%]'
-          if best_so_far
-          else 'Validation accuracy [%]'
-        )
+        name = 'Best accuracy so far' if best_so_far else 'Validation accuracy'
+        axis.set_ylabel(f'{name} [%]')
         axis.set_ylim(0, _accuracy_limit(by_label))
-      if is_by_bits:
-        _format_bits(axis)
-      else:
-        axis.set_xlabel('Communication round')
-    lines = {line.get_label(): line for line in fig.axes[0].lines}
+    lines = {line.get_label(): line for line in all_axes[0].lines}
     add_legend(fig, {lines[label]: methods[label] for label in methods})
     add_caption(fig, caption)
     for path in paths:
@@ -110,10 +120,11 @@ def plot_panels(
 def line_looks(
   methods: Iterable[runs.Method],
 ) -> dict[runs.Method, dict[str, Any]]:
-  """How each method's line looks: its colour, dashes for m, and markers.
+  """The colour of each method's line, its dashes for m, and its markers.
 
   Args:
-    methods: The methods that are shown together.
+    methods: The methods that are shown together. Those that are not the
+      paper's have the remaining colours, in their order.
 
   Returns:
     The arguments of `Axes.plot`, by method.
@@ -123,11 +134,19 @@ def line_looks(
   compressions = list(
     dict.fromkeys(m.compression for m in methods if m.compression)
   )
+  families = [family(method) for method in methods]
+  others = list(dict.fromkeys(f for f in families if f not in _LOOKS))
   looks = {}
   for method in methods:
     m = method.expected_clients
-    rank = 0 if m is None else ranks.index(m) % len(_LINESTYLES)
-    look = {'linestyle': _LINESTYLES[rank], **_LOOKS[method.sampling]}
+    rank = 0 if m is None else ranks.index(m)
+    if family(method) in _LOOKS:
+      look = _LOOKS[family(method)]
+    else:
+      # When the colours are used up, they come again with other dashes.
+      lap, index = divmod(others.index(family(method)), len(_OTHER_COLORS))
+      look, rank = {'color': _OTHER_COLORS[index]}, rank + lap
+    look = {'linestyle': _LINESTYLES[rank % len(_LINESTYLES)], **look}
     if method.compression is not None:
       rank = compressions.index(method.compression) % len(_MARKERS)
       look.update(marker=_MARKERS[rank], markersize=3, markevery=0.2)
@@ -135,10 +154,36 @@ def line_looks(
   return looks
 
 
+def family(method: runs.Method) -> str:
+  """The name that methods of one colour share: their sampling, or their own."""
+  return method.name or method.sampling
+
+
+def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
+  """Draws a mean over seeds, and a band of one standard deviation around it.
+
+  Args:
+    axis: The axes.
+    curve: As of `curves.average`.
+    color: The colour of both.
+    **look: Further arguments of `Axes.plot`.
+  """
+  axis.plot(curve.index, curve['mean'], color=color, **look)
+  if curve['std'].any():
+    axis.fill_between(
+      curve.index,
+      curve['mean'] - curve['std'],
+      curve['mean'] + curve['std'],
+      color=color,
+      alpha=0.18,
+      linewidth=0,
+    )
+
+
 def add_legend(
   fig: figure.Figure, methods: Mapping[matplotlib_lines.Line2D, runs.Method]
 ) -> None:
-  """Adds the legend above the panels, with a column for each sampling.
+  """Adds the legend above the panels, with a column for each colour.
 
   Args:
     fig: The figure, high enough for a legend of one row; it grows with others.
@@ -146,7 +191,7 @@ def add_legend(
   """
   columns = {}
   for line, method in methods.items():
-    columns.setdefault(method.sampling, []).append(line)
+    columns.setdefault(family(method), []).append(line)
   num_rows = max(len(column) for column in columns.values())
   fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_ROW * (num_rows - 1))
   blank = matplotlib_lines.Line2D([], [], linestyle='none', label='')
@@ -161,10 +206,12 @@ def add_caption(fig: figure.Figure, caption: str) -> None:
 
   Args:
     fig: The figure.
-    caption: The line; broken where it is too long.
+    caption: The line; broken where it is too long, and the figure grows.
   """
   width = round(_CHARACTERS_PER_INCH * fig.get_figwidth())
-  fig.supxlabel('\n'.join(textwrap.wrap(caption, width)))
+  lines = textwrap.wrap(caption, width)
+  fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_LINE * (len(lines) - 1))
+  fig.supxlabel('\n'.join(lines))
 
 
 def save(fig: figure.Figure, path: Union[str, os.PathLike]) -> None:
@@ -182,39 +229,35 @@ def save(fig: figure.Figure, path: Union[str, os.PathLike]) -> None:
     fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
 
 
-def _curve(run, column, by_bits, best_so_far):
-  """A run's curve in the units of the panel."""
+def _curve(run, column, best_so_far):
+  """A run's curve by rounds, in the units of the panel."""
+  values = run.metrics[column]
   if column == 'training_loss':
-    # With the rounds where it is NaN, after divergence: they leave a gap.
-    values = run.metrics[column]
-    rounds = np.arange(len(values))
-  else:
-    rounds, values = run.evaluated(column)
-    values = 100 * values
-  if best_so_far:
-    values = curves.best_so_far(values)
-  if not by_bits:
-    return rounds, values
-  return run.metrics['cumulative_uplink_bits'][rounds] / _BITS_UNIT, values
+    # Rounds where it is NaN, after divergence, leave a gap.
+    return values
+  values = 100 * values.dropna()
+  return values.cummax() if best_so_far else values
 
 
-def _draw(axis, curve, look, label):
-  axis.plot(curve.x, curve.mean, label=label, **look)
-  if curve.deviation.any():
-    axis.fill_between(
-      curve.x,
-      curve.mean - curve.deviation,
-      curve.mean + curve.deviation,
-      color=look['color'],
-      alpha=0.18,
-      linewidth=0,
-    )
+def _choose_unit(by_label):
+  """The name and the size of the unit of bits: the paper's, unless too large.
+
+  In the paper's unit the tick labels of its experiments are short numbers.
+  """
+  largest = max(
+    run.metrics['cumulative_uplink_bits'].iloc[-1]
+    for of_method in by_label.values()
+    for run in of_method
+  )
+  if largest >= _PAPERS_UNIT:
+    return r'$10^8$ bits', _PAPERS_UNIT
+  return units.choose_bits_unit(largest)
 
 
 def _accuracy_limit(by_label):
   """The best accuracy in per cent, rounded up to the next ten."""
   best = max(
-    run.evaluated('validation_accuracy')[1].max()
+    run.metrics['validation_accuracy'].max()
     for of_method in by_label.values()
     for run in of_method
   )
@@ -235,9 +278,11 @@ def _loss_limit(by_label):
   return 1.15 * max(finite) if finite else None
 
 
-def _format_bits(axis):
-  axis.set_xlabel(r'Uplink [$10^8$ bits]')
-  # Where nothing was sent yet, there is no place on the axis.
+def _format_bits(axis, unit):
+  axis.set_xlabel(f'Uplink [{unit}]')
+  if axis.dataLim.x1 <= 0:
+    return  # Nobody has sent anything.
+  # A point where nothing was sent yet has no place on the axis.
   axis.set_xscale('log', base=2, nonpositive='mask')
   # Every second power at most, so that the labels do not touch.
   axis.xaxis.set_major_locator(ticker.LogLocator(base=2, numticks=6))

@@ -157,7 +157,7 @@ def plot_sizes(sizes: Sizes, paths: Sequence[Union[str, os.PathLike]]) -> None:
   largest = max(of_set.max() for of_set in sizes.of_set.values())
   width = max(1, round(largest / _NUM_BINS))
   bins = np.arange(0.5, largest + width + 0.5, width)
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+  with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(7.0, 1.9), layout='constrained')
     axes = fig.subplots(1, len(sizes.of_set), sharex=True, sharey=True)
     for axis, (number, of_set) in zip(axes, sizes.of_set.items()):

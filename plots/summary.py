@@ -2,55 +2,56 @@
 
   python -m plots.summary --results_dir=runs --accuracies=0.8,0.9
 
-Means are over seeds, +- the standard deviation of a sample. Rounds and bits to
-an accuracy are means over the seeds that reach it at one of their evaluations;
-where these are not all, it says how many. The ratio is that of the mean bits to
-those of full participation.
+Means are over seeds, +- the standard deviation of a sample. The rounds and the
+bits that it takes to reach an accuracy are means over the seeds that reach it
+at one of their evaluations; the table says how many do, if not all. Rounds are
+counted from 0, as in metrics.csv and in figures. The last column compares the
+mean bits with those of full participation.
 """
 
 import math
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 from typing import Optional
 
-import numpy as np
+import pandas as pd
 from absl import app
 from absl import flags
 
+from plots import inputs
+from plots import tables
+from programs import entry
+from programs import paths
 from tff_ocs.records import files
 from tff_ocs.records import runs
-
-_NONE = '–'
+from tff_ocs.records import units
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   write_summary(
     results_dir=flags.FLAGS.results_dir,
     accuracies=[float(value) for value in flags.FLAGS.accuracies],
     output_dir=flags.FLAGS.output_dir,
+    data=flags.FLAGS.data,
   )
 
 
 def _define_flags():
-  flags.DEFINE_string(
-    'results_dir', None, 'The folder below which the folders of the runs are.'
-  )
+  inputs.define_flags()
   flags.DEFINE_list(
     'accuracies',
     ['0.8', '0.85', '0.9'],
     'The validation accuracies to reach, each in (0, 1].',
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir',
     None,
-    'The folder to write summary.md and summary.csv to. If not given,'
-    ' --results_dir.',
+    'The folder to write summary.md and summary.csv to. If not given, the table'
+    ' is only printed.',
   )
-  flags.mark_flag_as_required('results_dir')
   flags.register_validator(
     'accuracies', _are_accuracies, message='must be numbers in (0, 1]'
   )
@@ -68,38 +69,39 @@ def write_summary(
   results_dir: str,
   accuracies: Sequence[float],
   output_dir: Optional[str] = None,
+  data: Optional[str] = None,
 ) -> None:
-  """Prints and writes the table; ends the program with a line if it cannot.
+  """Prints the table; ends the program with a line if it cannot.
 
   Args:
     results_dir: The folder below which the runs are.
     accuracies: The validation accuracies to reach, in (0, 1].
-    output_dir: The folder of the files; `None` is `results_dir`.
+    output_dir: The folder to write summary.md and summary.csv to; `None` writes
+      no files.
+    data: Part of the name, or the source, of the data to use; `None` is all.
   """
   try:
-    groups, left_out = runs.find_groups(results_dir)
-    for line in left_out:
-      print(line, file=sys.stderr)
+    groups = inputs.find_groups(results_dir, data)
     if not groups:
-      raise runs.RunsError(
-        'there is no finished run of experiments.femnist, shakespeare or'
-        f' cifar100 below --results_dir={results_dir}.'
-      )
-    rows = summarize(groups, accuracies)
-    text = format_markdown(rows, accuracies)
+      raise inputs.no_runs(results_dir, data)
+    table = summarize(groups, accuracies)
+    text = format_tables(table, accuracies)
     print(text, end='')
-    folder = pathlib.Path(output_dir or results_dir)
+    if output_dir is None:
+      return
+    folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     with files.replacing(folder / 'summary.md') as path:
-      path.write_text(text)
-    files.write_csv(folder / 'summary.csv', rows)
+      path.write_text(text, encoding='utf-8')
+    with files.replacing(folder / 'summary.csv') as path:
+      table.to_csv(path, index=False, lineterminator='\n')
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 
 
 def summarize(
   groups: Sequence[runs.Group], accuracies: Sequence[float]
-) -> list[dict[str, Any]]:
+) -> pd.DataFrame:
   """Sums up each group in a row.
 
   Args:
@@ -107,153 +109,154 @@ def summarize(
     accuracies: The validation accuracies to reach, in [0, 1].
 
   Returns:
-    A dictionary for each group, all with the same keys. Accuracies are
-    fractions; what there is none of is `None`.
+    A row for each group, in their order. Accuracies are fractions, rounds are
+    counted from 0, and cells without a value are NaN.
   """
-  rows = []
-  for group in groups:
-    accuracy = [run.evaluated('validation_accuracy')[1] for run in group.runs]
-    final = [values[-1] for values in accuracy]
-    best = [values.max() for values in accuracy]
-    row = {
+  of_runs = pd.DataFrame(
+    {'group': index, **_measure(run, accuracies)}
+    for index, group in enumerate(groups)
+    for run in group.runs
+  ).groupby('group')
+  mean, std, count = of_runs.mean(), of_runs.std(), of_runs.count()
+  table = pd.DataFrame(
+    {
       **group.experiment._asdict(),
       'method': _label(group, groups),
+      'client_learning_rate': group.settings.get('client_learning_rate'),
+      'server_learning_rate': group.settings.get('server_learning_rate'),
       'seeds': len(group.runs),
-      'rounds': _mean([len(r.metrics['participants']) for r in group.runs]),
-      'final_accuracy_mean': _mean(final),
-      'final_accuracy_std': _std(final),
-      'best_accuracy_mean': _mean(best),
-      'best_accuracy_std': _std(best),
-      'participants_per_round': _mean(
-        [run.metrics['participants'].mean() for run in group.runs]
-      ),
-      'uplink_bits': _mean(
-        [run.metrics['cumulative_uplink_bits'][-1] for run in group.runs]
-      ),
     }
-    full = _full_participation(group, groups)
-    for target in accuracies:
-      num_rounds = _of_reached(group, runs.rounds_to_accuracy, target)
-      bits = _of_reached(group, runs.bits_to_accuracy, target)
-      of_full = full and _mean(_of_reached(full, runs.bits_to_accuracy, target))
-      row[f'seeds_reaching_{target:g}'] = len(bits)
-      row[f'rounds_to_{target:g}'] = _mean(num_rounds)
-      row[f'bits_to_{target:g}'] = _mean(bits)
-      row[f'bits_to_{target:g}_of_full'] = (
-        _mean(bits) / of_full if bits and of_full else None
-      )
-    rows.append(row)
-  return rows
+    for group in groups
+  )
+  table['rounds'] = mean['rounds']
+  for name in ('final_accuracy', 'best_accuracy'):
+    table[f'{name}_mean'], table[f'{name}_std'] = mean[name], std[name]
+  for name in ('participants_per_round', 'uplink_bits'):
+    table[name] = mean[name]
+  of_full = [_full_participation(group, groups) for group in groups]
+  for target in accuracies:
+    bits = mean[f'bits_to_{target:g}']
+    table[f'seeds_reaching_{target:g}'] = count[f'bits_to_{target:g}']
+    table[f'round_of_{target:g}'] = mean[f'round_of_{target:g}']
+    table[f'bits_to_{target:g}'] = bits
+    table[f'bits_to_{target:g}_of_full'] = bits / [
+      math.nan if index is None else bits[index] for index in of_full
+    ]
+  return table
 
 
-def format_markdown(
-  rows: Sequence[dict[str, Any]], accuracies: Sequence[float]
-) -> str:
-  """Formats rows as a table for each experiment.
+def _measure(run, accuracies):
+  """The numbers of one run; NaN for accuracies that it does not reach."""
+  _, accuracy = run.evaluated('validation_accuracy')
+  numbers = {
+    'rounds': len(run.metrics),
+    'final_accuracy': accuracy[-1],
+    'best_accuracy': accuracy.max(),
+    'participants_per_round': run.metrics['participants'].mean(),
+    'uplink_bits': run.metrics['cumulative_uplink_bits'].iloc[-1],
+  }
+  for target in accuracies:
+    numbers[f'round_of_{target:g}'] = runs.round_of_accuracy(run, target)
+    numbers[f'bits_to_{target:g}'] = runs.bits_to_accuracy(run, target)
+  return {k: math.nan if v == math.inf else v for k, v in numbers.items()}
+
+
+def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
+  """Formats a table for each experiment.
 
   Args:
-    rows: As of `summarize`.
+    table: As of `summarize`.
     accuracies: As for `summarize`.
 
   Returns:
     The text, in Markdown.
   """
+  names = list(runs.Experiment._fields)
+  return '\n'.join(
+    _format_table(runs.Experiment(*experiment), of_experiment, accuracies)
+    for experiment, of_experiment in table.groupby(names, sort=False)
+  )
+
+
+def _format_table(experiment, table, accuracies):
+  unit = units.choose_bits_unit(table['uplink_bits'].max())
   header = [
     'Method',
+    'Client step size',
     'Seeds',
     'Rounds',
     'Final accuracy [%]',
     'Best accuracy [%]',
     'Participants a round',
-    'Uplink [Gbit]',
+    f'Uplink [{unit.name}]',
   ]
   for target in accuracies:
     header += [
-      f'Rounds to {100 * target:g} %',
-      f'Gbit to {100 * target:g} %',
+      f'Round of {100 * target:g} % (from 0)',
+      f'{unit.name} to {100 * target:g} %',
       'Of full',
     ]
-  lines, experiment = [], None
-  for row in rows:
-    of_row = runs.Experiment(*(row[name] for name in runs.Experiment._fields))
-    if of_row != experiment:
-      lines += [''] * bool(lines) + [f'**{of_row}**', '']
-      lines += [_line(header), _line(['---'] + ['---:'] * (len(header) - 1))]
-      experiment = of_row
-    cells = [
-      row['method'],
-      str(row['seeds']),
-      f'{row["rounds"]:g}',
-      _percent(row['final_accuracy_mean'], row['final_accuracy_std']),
-      _percent(row['best_accuracy_mean'], row['best_accuracy_std']),
-      f'{row["participants_per_round"]:.2f}',
-      f'{row["uplink_bits"] / 1e9:.2f}',
+  rows = [
+    _format_row(row, unit, accuracies) for row in table.to_dict('records')
+  ]
+  return tables.format_markdown(str(experiment), header, rows)
+
+
+def _format_row(row, unit, accuracies):
+  step_size = row['client_learning_rate']
+  cells = [
+    row['method'],
+    tables.NONE if pd.isna(step_size) else units.format_step_size(step_size),
+    str(row['seeds']),
+    f'{row["rounds"]:g}',
+    tables.format_percent(
+      row['final_accuracy_mean'], row['final_accuracy_std']
+    ),
+    tables.format_percent(row['best_accuracy_mean'], row['best_accuracy_std']),
+    f'{row["participants_per_round"]:.2f}',
+    unit.format(row['uplink_bits']),
+  ]
+  for target in accuracies:
+    reached = row[f'seeds_reaching_{target:g}']
+    ratio = row[f'bits_to_{target:g}_of_full']
+    if not reached:
+      cells += [tables.NONE] * 3
+      continue
+    is_all = reached == row['seeds']
+    of_seeds = '' if is_all else f' ({reached} of {row["seeds"]})'
+    cells += [
+      f'{row[f"round_of_{target:g}"]:.4g}{of_seeds}',
+      f'{unit.format(row[f"bits_to_{target:g}"])}{of_seeds}',
+      tables.NONE if pd.isna(ratio) else f'{ratio:.3f}',
     ]
-    for target in accuracies:
-      reached = row[f'seeds_reaching_{target:g}']
-      ratio = row[f'bits_to_{target:g}_of_full']
-      if not reached:
-        cells += [_NONE] * 3
-        continue
-      all_seeds = reached == row['seeds']
-      of_seeds = '' if all_seeds else f' ({reached} of {row["seeds"]})'
-      cells += [
-        f'{row[f"rounds_to_{target:g}"]:.4g}{of_seeds}',
-        f'{row[f"bits_to_{target:g}"] / 1e9:.2f}{of_seeds}',
-        _NONE if ratio is None else f'{ratio:.3f}',
-      ]
-    lines.append(_line(cells))
-  return '\n'.join(lines) + '\n'
+  return cells
 
 
 def _label(group, groups):
-  """The method, with those settings that tell it from others of the kind."""
-  others = [
-    other
-    for other in groups
-    if (other.experiment, other.method) == (group.experiment, group.method)
-  ]
+  """The method, with the settings in which groups of the method differ."""
   names = dict.fromkeys(
     name
-    for other in others
+    for other in groups
+    if (other.experiment, other.method) == (group.experiment, group.method)
     for name in runs.differing(group.settings, other.settings)
+    # It has a column of its own.
+    if name != 'client_learning_rate'
   )
   return ', '.join(
     [group.method.label, *(f'{n}={group.settings.get(n)}' for n in names)]
   )
 
 
-def _full_participation(group, groups) -> Optional[runs.Group]:
-  """What to compare with, where it is not in doubt."""
+def _full_participation(group, groups) -> Optional[int]:
+  """The index of the group to compare with, if there is exactly one."""
   candidates = [
-    other
-    for other in groups
+    index
+    for index, other in enumerate(groups)
     if other.experiment == group.experiment
     and other.method == runs.Method('full')
     and runs.common_settings(other) == runs.common_settings(group)
   ]
   return candidates[0] if len(candidates) == 1 else None
-
-
-def _of_reached(group, measure, accuracy):
-  values = [measure(run, accuracy) for run in group.runs]
-  return [value for value in values if math.isfinite(value)]
-
-
-def _mean(values):
-  return float(np.mean(values)) if len(values) else None
-
-
-def _std(values):
-  return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def _percent(mean, std):
-  return f'{100 * mean:.1f}' + ('' if std is None else f' ± {100 * std:.1f}')
-
-
-def _line(cells):
-  return f'| {" | ".join(cells)} |'
 
 
 # Not on import, since other programs have flags of the same names.

@@ -27,6 +27,8 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import panels
+from programs import entry
+from programs import paths
 from tff_ocs.records import runs
 
 _SAMPLINGS = ('full', 'uniform', 'ocs')
@@ -64,7 +66,7 @@ def read(path: Union[str, os.PathLike]) -> list[dict[str, str]]:
     TheoryError: If there is none.
   """
   try:
-    with open(path, newline='') as file:
+    with open(path, newline='', encoding='utf-8') as file:
       return list(csv.DictReader(file))
   except FileNotFoundError as error:
     path = pathlib.Path(path)
@@ -312,8 +314,8 @@ def draw(results_dir: str, output_dir: str) -> None:
 
 
 def main(argv):
-  if len(argv) > 1:
-    sys.exit(f'error: unexpected argument {argv[1]!r}; flags start with --.')
+  entry.setup()
+  entry.refuse_arguments(argv)
   # Otherwise every font that goes into a PDF is reported at length.
   logging.set_verbosity(logging.WARNING)
   try:
@@ -323,10 +325,10 @@ def main(argv):
 
 
 def _define_flags():
-  flags.DEFINE_string(
+  paths.define_path(
     'results_dir', 'quadratic', 'The --output_dir of experiments.quadratic.'
   )
-  flags.DEFINE_string(
+  paths.define_path(
     'output_dir', 'figures', 'The folder to write the figures to.'
   )
 

@@ -1,7 +1,6 @@
 """The figure of a search for the step size: accuracy against step size."""
 
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 from typing import Union
@@ -14,8 +13,9 @@ from matplotlib import ticker
 from plots import panels
 from tff_ocs.records import runs
 
-# With colours and dashes, tell the samplings apart in grey too.
+# Markers, colours and dashes tell the samplings apart, in grey too.
 _MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D', 'aocs': '^'}
+_OTHER_MARKER = 'P'
 _MARKER_SIZE = 3.4
 _CHOSEN_SIZE = 5
 # Between the first and the last method's point of a step size, as a part of the
@@ -77,7 +77,7 @@ def plot_tuning(
   gap = np.diff(np.log(step_sizes)).min()
   order = (np.arange(len(lines)) - (len(lines) - 1) / 2) / len(lines)
   shifts = np.exp(_SPREAD * gap * order)
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+  with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axis = fig.subplots()
     in_legend = {
@@ -94,7 +94,10 @@ def plot_tuning(
 def _draw(axis, line, shift, look):
   """Draws a method; returns what stands for it in the legend."""
   x, y = shift * line.step_sizes, 100 * line.accuracy
-  color, marker = look['color'], _MARKERS[line.method.sampling]
+  color, marker = (
+    look['color'],
+    _MARKERS.get(line.method.sampling, _OTHER_MARKER),
+  )
   (drawn,) = axis.plot(
     x,
     y,

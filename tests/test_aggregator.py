@@ -688,7 +688,7 @@ def _check_server_sees_sums_only(comp, update_type):
   assert {n for n, t in uplink if (n, t) not in updates} == {'federated_sum'}
   ((name, type_spec),) = updates
   if name == 'federated_aggregate':
-    # `sender_sum`: that the result is a sum, is tested there.
+    # `sum_of_senders`: that the result is a sum, is tested there.
     assert tff.structure.name_list(type_spec) == ['value', 'sends']
     type_spec = type_spec['value']
   else:
@@ -820,6 +820,138 @@ def test_quantised_counts_do_not_hide_that_m_is_at_least_n(scheme):
       assert output.measurements['num_iterations'] == 0
 
 
+# Weights and values at the ends of their types.
+
+
+@pytest.mark.parametrize(
+  'dtype, weights',
+  [
+    # The sum of four times 2^30 is 0 in int32.
+    (np.int32, [2**30] * 4),
+    # 144 in uint8.
+    (np.uint8, [100] * 4),
+    (np.int64, [2**60, 2**60, 2**60, 2**60]),
+    (np.uint64, [2**63, 2**62, 2**63, 2**62]),
+    # Infinite in float16.
+    (np.float16, [6e4, 3e4, 6e4, 6e4]),
+    # 2^24 + 1 is no float32, and the sum ends where it starts.
+    (np.float32, [2**24, 1, 1, 1]),
+  ],
+)
+def test_total_weight_beyond_the_type_of_the_weights(dtype, weights):
+  weights = np.array(weights, dtype)
+  process = _process(
+    'full', tff.TensorType(np.float64, [1]), tff.TensorType(dtype)
+  )
+  values = np.array([1.0, 2.0, 3.0, 4.0])
+  output = process.next(
+    process.initialize(), list(values[:, np.newaxis]), list(weights)
+  )
+  expected = np.average(values, weights=weights.astype(np.float64))
+  np.testing.assert_allclose(output.result, [expected], rtol=1e-15)
+
+
+def test_float16_values_with_large_weights():
+  # Each client sends 1000 x 100, which is no float16.
+  process = _process('full', tff.TensorType(np.float16, [2]))
+  output = process.next(
+    process.initialize(),
+    [np.array([0.01, 100], np.float16)] * 50,
+    [np.float32(1000)] * 50,
+  )
+  assert output.measurements['non_finite_clients'] == 0
+  assert output.result.dtype == np.float16
+  np.testing.assert_array_equal(output.result, np.float16([0.01, 100]))
+  # What is sent is float32.
+  assert output.measurements['uplink_bits'] == 50 * 2 * 32
+
+
+@each_scheme
+@pytest.mark.parametrize('dtype', [np.float32, np.int32])
+def test_client_with_a_negative_weight_never_sends(scheme, dtype):
+  entries, weights = [1, 2, 3, 4], [1, -2, 1, 1]
+  process = _process(scheme, weight_type=tff.TensorType(dtype))
+  output = _run(process, entries, np.array(weights, dtype))
+  assert output.result['kernel'][1] == 0
+  assert output.measurements['non_finite_clients'] == 1
+  # Its weight counts as 0; so the others are as they are without it.
+  _, others = _expected_probabilities(scheme, [2, 0, 6, 8])
+  assert output.measurements['num_iterations'] == others
+  if scheme == 'full':
+    np.testing.assert_allclose(
+      output.result['kernel'][:4], [1 / 3, 0, 1, 4 / 3], rtol=1e-6
+    )
+
+
+# Schemes of one's own that are wrong.
+
+
+class GivenProbabilities(schemes.SamplingScheme):
+  """Each client's norm is its probability."""
+
+  def build(self, scalar_sum_factory=None):
+    @tff.tensorflow.computation(schemes.CLIENT_TYPE)
+    def probability(client):
+      return client['norm'] + self.offset
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_value((), tff.SERVER)
+
+    def next_fn(state, clients):
+      return schemes.scheme_output(
+        state, tff.federated_map(probability, clients)
+      )
+
+    return schemes.SchemeProgram(init_fn, next_fn)
+
+  def __init__(self, offset):
+    self.offset = offset
+
+
+def _run_given(offset, norms):
+  process = tff_ocs.ClientSamplingFactory(GivenProbabilities(offset)).create(
+    tff.TensorType(np.float32, [1]), WEIGHT_TYPE
+  )
+  return process.next(
+    process.initialize(),
+    [np.array([norm], np.float32) for norm in norms],
+    [np.float32(1)] * len(norms),
+  )
+
+
+def test_probabilities_above_1_are_held_at_1():
+  output = _run_given(1, [0.0, 1.0, 2.0, 7.0])
+  # Unscaled: all are sure to send.
+  assert output.result == pytest.approx(2.5)
+  assert output.measurements['invalid_probabilities'] == 3
+  assert output.measurements['expected_participants'] == 4
+  assert output.measurements['participants'] == 4
+
+
+@pytest.mark.parametrize('offset', [-100, -math.inf, math.nan])
+def test_probabilities_below_0_and_nan_are_held_at_0(offset):
+  output = _run_given(offset, [1.0, 2.0])
+  assert output.result == 0
+  assert output.measurements['invalid_probabilities'] == 2
+  assert output.measurements['expected_participants'] == 0
+
+
+def test_probability_0_of_a_client_with_a_norm_is_counted():
+  output = _run_given(-1, [1.0, 1.5])
+  assert output.measurements['invalid_probabilities'] == 1
+  output = _run_given(0, [0.0, 0.5])
+  assert output.measurements['invalid_probabilities'] == 0
+
+
+@each_scheme
+def test_schemes_of_the_package_have_valid_probabilities(scheme):
+  process = _process(scheme)
+  for entries, weights in COHORTS.values():
+    output = _run(process, entries, np.float32(weights))
+    assert output.measurements['invalid_probabilities'] == 0
+
+
 # The interface.
 
 
@@ -838,15 +970,17 @@ def test_type_signature(scheme, weight_dtype):
   assert measurements.placement is tff.SERVER
   for name, dtype in (
     ('cohort_size', np.int32),
+    ('available', np.int32),
     ('participants', np.int32),
     ('expected_participants', np.float32),
     ('num_iterations', np.int32),
     ('non_finite_clients', np.int32),
+    ('invalid_probabilities', np.int32),
     ('uplink_bits', np.int64),
   ):
     assert measurements.member[name] == tff.TensorType(dtype)
   names = [name for name, _ in tff.structure.iter_elements(measurements.member)]
-  assert names[6:] == ['scheme', 'value_sum', 'weight_sum', 'scalar_sum']
+  assert names[8:] == ['scheme', 'value_sum', 'weight_sum', 'scalar_sum']
 
 
 def test_type_signature_with_coin_seeds():

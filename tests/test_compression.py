@@ -13,6 +13,7 @@ from tests import models
 from tests import oracles
 from tff_ocs import compression
 from tff_ocs import execution
+from tff_ocs import message_bits
 
 FACTORIES = {
   'random-k': functools.partial(compression.RandomKFactory, 0.25),
@@ -638,3 +639,28 @@ def test_bad_arguments(make, error, message):
 def test_bad_types(name, value_type, error, message):
   with pytest.raises(error, match=message):
     FACTORIES[name]().create(value_type)
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: compression.RandomKFactory(0.3),
+    lambda: compression.RandomKFactory(
+      0.3, tff.aggregators.EncodedSumFactory.quantize_above_threshold(8, 0)
+    ),
+    lambda: compression.RandomKFactory(
+      0.3, compression.NaturalCompressionFactory()
+    ),
+    compression.NaturalCompressionFactory,
+    compression.RandomDitheringFactory,
+    lambda: compression.RandomDitheringFactory(2, 64),
+  ],
+)
+def test_reported_bits_are_those_of_what_clients_send(make):
+  value_type = tff.to_type(
+    collections.OrderedDict(
+      b=(np.float32, [7, 5]), a=[(np.float16, [11]), np.float32]
+    )
+  )
+  sent = message_bits.message_bits(make().create(value_type).next)
+  assert make().bits_per_update(value_type) == sent > 0

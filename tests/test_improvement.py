@@ -124,3 +124,22 @@ def test_bad_m_is_named(m, error):
     tff_ocs.ClientSamplingFactory(
       tff_ocs.FullParticipation(), improvement_expected_clients=m
     )
+
+
+def test_aocs_stopped_too_early_can_be_worse_than_uniform_sampling():
+  # p_i = min(95 u_i, 1): 50 clients are sure, 50 send with 0.633; sum p = 81.7.
+  norms = np.array([1 / 75] * 50 + [1 / 150] * 50)
+  p, _ = probabilities.approximate_probabilities(norms, 95, 0)
+  expected = probabilities.sampling_variance(
+    norms, p
+  ) / probabilities.sampling_variance(
+    norms, probabilities.uniform_probabilities(100, 95)
+  )
+  assert round(expected, 1) == 2.2
+  process = tff_ocs.ClientSamplingFactory(
+    schemes.ApproximateOptimalSampling(95, max_iterations=0),
+    improvement_expected_clients=95,
+  ).create(tff.TensorType(np.float32, [1]), tff.TensorType(np.float32))
+  measured = _measure(process, norms).measurements
+  assert measured['improvement_factor'] == pytest.approx(expected, rel=1e-5)
+  assert measured['relative_improvement_factor'] < 95 / 100

@@ -17,8 +17,8 @@ import tree
 
 import tff_ocs
 from tests import models
-from tff_ocs import communication
 from tff_ocs import execution
+from tff_ocs import message_bits
 from tff_ocs import secure_sums
 
 NUM_CLIENTS = 16
@@ -437,7 +437,7 @@ def test_bits_of_adaptive_bounds_and_of_private_sums_inside():
     ),
   ):
     process = inside.create(VALUE_TYPE)
-    assert communication.message_bits(process.next) == bits
+    assert message_bits.message_bits(process.next) == bits
 
 
 # What the order means: 4 clients, each with a coordinate of its own, so that

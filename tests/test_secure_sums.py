@@ -313,3 +313,12 @@ def test_type_signature():
     'norm',
     'others',
   ]
+
+
+@pytest.mark.parametrize(
+  'value_type', [np.float64, [np.float64, np.float64]], ids=['scalar', 'list']
+)
+def test_scalars_without_a_name_are_refused(value_type):
+  # Their bounds are not known: [0, 1] would clip a norm in silence.
+  with pytest.raises(ValueError, match='knows the bounds'):
+    secure_sums.SecureScalarSumFactory(10.0).create(tff.to_type(value_type))

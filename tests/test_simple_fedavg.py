@@ -592,3 +592,149 @@ def test_wrong_model_or_sampling_is_named():
     tff_ocs.build_federated_averaging_process(
       linear_model(), tff.aggregators.SumFactory(), client_learning_rate=0.1
     )
+
+
+# Optimizers.
+
+
+def _reference_optimizer(optimizer, weights, gradients):
+  """Runs a TFF optimizer eagerly over a sequence of gradients."""
+  weights = [tf.constant(w, tf.float32) for w in weights]
+  state = optimizer.initialize(
+    [tf.TensorSpec(w.shape, w.dtype) for w in weights]
+  )
+  for gradient_of_step in gradients:
+    state, weights = optimizer.next(
+      state, weights, [tf.constant(g, tf.float32) for g in gradient_of_step]
+    )
+  return [w.numpy() for w in weights]
+
+
+OPTIMIZERS = {
+  'momentum': tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+  'adam': tff.learning.optimizers.build_adam(0.05),
+  'yogi': tff.learning.optimizers.build_yogi(0.05),
+}
+each_optimizer = pytest.mark.parametrize('name', OPTIMIZERS)
+
+
+@each_optimizer
+def test_server_optimizer_takes_the_aggregate_as_gradient(name):
+  process = build(
+    tff_ocs.ApproximateOptimalSampling(2), server_optimizer=OPTIMIZERS[name]
+  )
+  # With a server step of 1 the change of the weights is the aggregate.
+  plain = build(tff_ocs.ApproximateOptimalSampling(2))
+  cohort = make_cohort([10, 4, 1, 7])
+  state, plain_state = process.initialize(), plain.initialize()
+  aggregates = []
+  for _ in range(3):
+    before = trainable(state)
+    plain_state = plain_state._replace(weights=state.weights)
+    after, _ = plain.next(plain_state, cohort)
+    aggregates.append([x - y for x, y in zip(before, trainable(after))])
+    state, metrics = process.next(state, cohort)
+    assert metrics['aggregator']['expected_participants'] == pytest.approx(2)
+  expected = _reference_optimizer(
+    OPTIMIZERS[name], linear_model().initial_weights[0], aggregates
+  )
+  for found, reference in zip(trainable(state), expected):
+    np.testing.assert_allclose(found, reference, atol=1e-5)
+
+
+@each_optimizer
+def test_client_optimizer_starts_anew_in_each_round(name):
+  process = build(
+    client_learning_rate=None,
+    client_optimizer=OPTIMIZERS[name],
+    batch_size=100,
+    client_epochs=3,
+  )
+  state = process.initialize()
+  client = make_client(6, 1)
+  for _ in range(2):
+    weights = trainable(state)
+    state, _ = process.next(state, [client])
+    optimizer = OPTIMIZERS[name]
+    expected = [tf.constant(w) for w in weights]
+    optimizer_state = optimizer.initialize(
+      [tf.TensorSpec(w.shape, w.dtype) for w in expected]
+    )
+    for _ in range(3):
+      of_kernel, of_bias, _ = gradient(
+        [w.numpy() for w in expected], client['x'], client['y']
+      )
+      optimizer_state, expected = optimizer.next(
+        optimizer_state,
+        expected,
+        [tf.constant(g, tf.float32) for g in (of_kernel, of_bias)],
+      )
+    for found, reference in zip(trainable(state), expected):
+      np.testing.assert_allclose(found, reference, atol=1e-5)
+
+
+def test_step_size_is_sgd():
+  rate = 0.1
+  by_rate = build(client_learning_rate=rate, server_learning_rate=0.5)
+  by_optimizer = build(
+    client_learning_rate=None,
+    client_optimizer=tff.learning.optimizers.build_sgdm(rate),
+    server_optimizer=tff.learning.optimizers.build_sgdm(0.5),
+  )
+  cohort = make_cohort([10, 4, 1, 7])
+  states = [
+    process.next(process.initialize(), cohort)[0]
+    for process in (by_rate, by_optimizer)
+  ]
+  for x, y in zip(*map(trainable, states)):
+    np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+def test_distributed_sgd_with_an_optimizer():
+  optimizer = OPTIMIZERS['adam']
+  process = tff_ocs.build_distributed_sgd_process(
+    linear_model(), tff_ocs.FullParticipation(), optimizer=optimizer
+  )
+  client = make_client(6, 1)
+  state, _ = process.next(process.initialize(), [client])
+  of_kernel, of_bias, _ = gradient(initial_weights(), client['x'], client['y'])
+  expected = _reference_optimizer(
+    optimizer, linear_model().initial_weights[0], [[of_kernel, of_bias]]
+  )
+  for found, reference in zip(trainable(state), expected):
+    np.testing.assert_allclose(found, reference, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'arguments, error, message',
+  [
+    (
+      dict(client_learning_rate=None),
+      ValueError,
+      'one of client_learning_rate and client_optimizer .*found None and None',
+    ),
+    (
+      dict(client_optimizer=OPTIMIZERS['adam']),
+      ValueError,
+      'one of client_learning_rate and client_optimizer .*found 0.1 and',
+    ),
+    (
+      dict(server_learning_rate=1.0, server_optimizer=OPTIMIZERS['adam']),
+      ValueError,
+      'one of server_learning_rate and server_optimizer .*found 1.0 and',
+    ),
+    (
+      dict(server_optimizer=0.1),
+      TypeError,
+      r'server_optimizer must be a tff\.learning\.optimizers\.Optimizer, found'
+      r' 0\.1.*server_learning_rate',
+    ),
+  ],
+)
+def test_bad_optimizers(arguments, error, message):
+  with pytest.raises(error, match=message):
+    tff_ocs.build_federated_averaging_process(
+      linear_model(),
+      tff_ocs.FullParticipation(),
+      **{'client_learning_rate': 0.1, **arguments},
+    )

@@ -28,6 +28,13 @@ def _draw(rng):
   )
 
 
+def _sum_of_senders(clients):
+  process = sum_of_senders.SumOfSendersFactory().create(
+    clients.type_signature.member
+  )
+  return process.next(process.initialize(), clients).result
+
+
 def _sums(value_type):
   """A function to both sums of the clients' values."""
 
@@ -44,7 +51,7 @@ def _sums(value_type):
   )
   def sums(clients):
     zeroed = tff.federated_map(or_zeros, (clients['value'], clients['sends']))
-    return sum_of_senders.sum_of_senders(clients), tff.federated_sum(zeroed)
+    return _sum_of_senders(clients), tff.federated_sum(zeroed)
 
   return sums
 
@@ -104,7 +111,7 @@ def test_parts_can_be_merged(monkeypatch):
 
     @tff.federated_computation(tff.FederatedType(client_type, tff.CLIENTS))
     def unused(clients):
-      return sum_of_senders.sum_of_senders(clients)
+      return _sum_of_senders(clients)
 
   empty = collections.OrderedDict(
     is_empty=True, value=np.zeros([0], np.float32)

@@ -1,7 +1,6 @@
-"""Tells in one line what is wrong with an environment, before TFF is loaded."""
+"""Says in one line what is wrong with an environment, before TFF is loaded."""
 
 import importlib.metadata
-import os
 
 _TFF_VERSION = '0.87.0'
 _WAY_OUT = (
@@ -24,8 +23,6 @@ def check() -> None:
       f'tff_ocs needs tensorflow-federated {_TFF_VERSION}, found {version}.'
       f' {_WAY_OUT}'
     )
-  # TensorFlow's start-up notes hide what a program has to say.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   try:
     import tensorflow_federated  # noqa: F401
   except Exception as error:  # Whatever breaks deep inside, say it in a line.

@@ -1,25 +1,24 @@
-"""Checks of what the library's functions and factories are given."""
+"""Checks of arguments. This module does not import TensorFlow."""
 
 import math
 import numbers
 from typing import Optional
 
 import numpy as np
-import tensorflow_federated as tff
 
 
 def check_positive(name: str, value: float) -> float:
-  """Gives a number back, as a Python float.
+  """Checks that an argument is a finite number above 0.
 
   Args:
     name: The argument's name.
-    value: What the user gave.
+    value: The value that the caller gave.
 
   Returns:
-    The number.
+    The value as a Python float.
 
   Raises:
-    TypeError: If it is not a number.
+    TypeError: If the value is not a real number.
     ValueError: If it is not finite or not above 0.
   """
   if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
@@ -34,17 +33,44 @@ def check_positive(name: str, value: float) -> float:
   return float(value)
 
 
-def check_seed(seed: Optional[int]) -> Optional[int]:
-  """Gives a factory's `seed` back, as a Python integer unless it is `None`.
+def check_integer(name: str, value: int, minimum: int = 1) -> int:
+  """Checks that an argument is an integer of at least `minimum`.
 
   Args:
-    seed: What the user gave.
+    name: The argument's name.
+    value: The value that the caller gave.
+    minimum: The smallest allowed value.
 
   Returns:
-    The seed.
+    The value as a Python integer.
 
   Raises:
-    TypeError: If it is not `None` or an integer.
+    TypeError: If the value is not an integer.
+    ValueError: If it is below `minimum`.
+  """
+  if isinstance(value, (bool, np.bool_)) or not isinstance(
+    value, numbers.Integral
+  ):
+    raise TypeError(
+      f'{name} must be an integer of at least {minimum}, found {value!r} of'
+      f' type {type(value).__name__}.'
+    )
+  if value < minimum:
+    raise ValueError(f'{name} must be at least {minimum}, found {value!r}.')
+  return int(value)
+
+
+def check_seed(seed: Optional[int]) -> Optional[int]:
+  """Checks the `seed` of a factory.
+
+  Args:
+    seed: The value that the caller gave.
+
+  Returns:
+    `None`, or the seed as a Python integer.
+
+  Raises:
+    TypeError: If the seed is neither `None` nor an integer.
     ValueError: If it does not fit into an int64.
   """
   if seed is None:
@@ -60,54 +86,3 @@ def check_seed(seed: Optional[int]) -> Optional[int]:
   if not limits.min <= seed <= limits.max:
     raise ValueError(f'seed must fit into 64 bits, found {seed!r}.')
   return int(seed)
-
-
-def check_sum_factory(
-  name: str, factory: Optional[tff.aggregators.UnweightedAggregationFactory]
-) -> tff.aggregators.UnweightedAggregationFactory:
-  """Gives the factory back, or a `SumFactory` for `None`.
-
-  Args:
-    name: The argument's name.
-    factory: What the user gave.
-
-  Returns:
-    The factory.
-
-  Raises:
-    TypeError: If it is not an unweighted aggregation factory.
-  """
-  if factory is None:
-    return tff.aggregators.SumFactory()
-  if not isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    raise TypeError(
-      f'{name} must be a tff.aggregators.UnweightedAggregationFactory, found'
-      f' {factory!r}.'
-    )
-  return factory
-
-
-def check_value_type(value_type: tff.Type) -> None:
-  """Checks the type of the clients' values.
-
-  Args:
-    value_type: What the user gave.
-
-  Raises:
-    TypeError: If it is not a floating point tensor or a structure of them.
-    ValueError: If a tensor's shape is not fully defined.
-  """
-  tensors = tff.structure.flatten(value_type)
-  if not tensors or not all(
-    isinstance(t, tff.TensorType) and np.issubdtype(t.dtype, np.floating)
-    for t in tensors
-  ):
-    raise TypeError(
-      'value_type must be a floating point tensor or a structure of them,'
-      f' found {value_type}.'
-    )
-  for tensor in tensors:
-    if not tff.types.is_shape_fully_defined(tensor.shape):
-      raise ValueError(
-        f'Shapes must be fully defined, found the tensor type {tensor}.'
-      )

@@ -35,7 +35,6 @@ import abc
 import collections
 import functools
 import math
-import numbers
 from typing import Optional
 
 import numpy as np
@@ -43,7 +42,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_ocs import arguments
+from tff_ocs import communication
+from tff_ocs import factory_arguments
 from tff_ocs import fingerprints
+from tff_ocs import message_bits
 
 _SEED_TYPE = tff.TensorType(np.int64, [2])
 
@@ -94,22 +96,24 @@ class RandomKFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: If an argument is not of its type.
       ValueError: If an argument is out of range.
     """
-    if isinstance(fraction, (bool, np.bool_)) or not isinstance(
-      fraction, numbers.Real
-    ):
-      raise TypeError(
-        f'fraction must be a number above 0, at most 1, found {fraction!r} of'
-        f' type {type(fraction).__name__}.'
-      )
-    if not 0 < fraction <= 1:
-      raise ValueError(
-        f'fraction must be above 0 and at most 1, found {fraction!r}.'
-      )
-    self._fraction = float(fraction)
-    self._inner_sum_factory = arguments.check_sum_factory(
+    self._fraction = arguments.check_positive('fraction', fraction)
+    if fraction > 1:
+      raise ValueError(f'fraction must be at most 1, found {fraction!r}.')
+    self._inner_sum_factory = factory_arguments.check_sum_factory(
       'inner_sum_factory', inner_sum_factory
     )
     self._seed = arguments.check_seed(seed)
+
+  def _kept_type(self, layout):
+    num_kept = math.ceil(self._fraction * layout.size)
+    return tff.TensorType(layout.dtype, [num_kept])
+
+  def bits_per_update(self, value_type: tff.Type) -> int:
+    """Returns the bits that a client sends: k entries in the inner sum."""
+    layout = _Layout(tff.to_type(value_type))
+    return communication.bits_per_update(
+      self._inner_sum_factory, self._kept_type(layout)
+    )
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Creates the process with `next(state, value)`.
@@ -127,10 +131,9 @@ class RandomKFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     value_type = tff.to_type(value_type)
     layout = _Layout(value_type)
-    num_kept = math.ceil(self._fraction * layout.size)
-    inner_sum = self._inner_sum_factory.create(
-      tff.TensorType(layout.dtype, [num_kept])
-    )
+    kept_type = self._kept_type(layout)
+    (num_kept,) = kept_type.shape
+    inner_sum = self._inner_sum_factory.create(kept_type)
     indices_type = tff.TensorType(np.int64, [num_kept])
 
     @tff.tensorflow.computation(_SEED_TYPE)
@@ -204,6 +207,13 @@ class _QuantisedSumFactory(
 
     Of the first tensor, the magnitudes, all are 0 for a vector of zeros only.
     """
+
+  def bits_per_update(self, value_type: tff.Type) -> int:
+    """Returns the bits that a client sends."""
+    layout = _Layout(tff.to_type(value_type))
+    return message_bits.update_bits(
+      tff.to_type(self._message_type(layout.size))
+    )
 
   @abc.abstractmethod
   def _encode(self, vector, uniform):
@@ -397,19 +407,12 @@ class RandomDitheringFactory(_QuantisedSumFactory):
     super().__init__(seed)
     if bits not in (2, 4, 8):
       raise ValueError(f'bits must be 2, 4 or 8, found {bits!r}.')
-    if isinstance(bucket_size, (bool, np.bool_)) or not isinstance(
-      bucket_size, numbers.Integral
-    ):
-      raise TypeError(
-        f'bucket_size must be a multiple of 8, found {bucket_size!r} of type'
-        f' {type(bucket_size).__name__}.'
-      )
-    if bucket_size < 8 or bucket_size % 8:
+    self._bucket_size = arguments.check_integer('bucket_size', bucket_size, 8)
+    if bucket_size % 8:
       raise ValueError(
         f'bucket_size must be a multiple of 8, found {bucket_size!r}.'
       )
     self._bits = int(bits)
-    self._bucket_size = int(bucket_size)
 
   def _buckets(self, size):
     """Number and size of the buckets; a few entries make one small bucket."""
@@ -470,7 +473,7 @@ class _Layout:
   """A structure of tensors as one vector, and back."""
 
   def __init__(self, value_type):
-    arguments.check_value_type(value_type)
+    factory_arguments.check_value_type(value_type)
     self._specs = tff.types.type_to_tf_tensor_specs(value_type)
     # In the order of tf.nest, which is not TFF's: it sorts names.
     self._sizes = [

@@ -1,19 +1,25 @@
 """The improvement factors alpha^k and gamma^k of a round, from sums only.
 
 alpha^k, Eq. (15) of the paper, is the variance of the aggregate under optimal
-sampling over that under uniform sampling with the same m: 1 says that a problem
-gains nothing by it, 0 that it is as good as full participation. gamma^k, Eq.
-(16), is what the convergence bounds depend on.
+sampling over that under uniform sampling with the same m: 0 is as good as full
+participation, 1 no better than uniform sampling. gamma^k, Eq. (16), is the
+quantity on which the convergence bounds depend. Both are measured given the
+round's updates; the expectations of Eq. (15) also average over the noise of the
+clients' gradients.
 
 With u = sum_i u_i, and s_i = u_i / u known to client i once u is broadcast,
 
     alpha^k = sum_i m (1 - p_i) / p_i s_i^2 / ((n - m) sum_i s_i^2).
 
 Each term of the two sums lies in [0, 1], whatever the norms: p_i >= m s_i
-unless p_i = 1. So they go with secure sums whose bounds are known.
+unless p_i = 1. So secure sums with these bounds clip nothing.
 
-Where not all clients are available, the factors are of those that are, as if
-they were the cohort.
+AOCS that is stopped before its probabilities sum to m can be worse than uniform
+sampling. Its alpha^k is then above 1, and gamma^k below m / n: 2.2 for n = 100,
+m = 95, 50 norms of 1 / 75 and 50 of 1 / 150, and no iteration at all.
+
+Where not all clients are available, the factors are those of the available
+clients, as if they were the cohort.
 """
 
 import collections
@@ -25,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_ocs import probabilities as probabilities_lib
+from tff_ocs import communication
 from tff_ocs import schemes
 
 
@@ -33,17 +39,16 @@ class ImprovementProgram(NamedTuple):
   """The computation of the factors as a part of a larger computation.
 
   Attributes:
-    initialize: A computation without arguments that gives the state.
-    next: A Python function from the federated values (state, norms,
-      probabilities, and `available` as for the schemes) to the state and an
-      `OrderedDict`, both at the server, of `improvement_factor` and
-      `relative_improvement_factor` (float32) and `scalars_per_client` (int32),
-      the scalars that each client sent for them; to be called while a federated
-      computation is traced.
+    initialize: A computation without arguments that returns the state.
+    next: A Python function from the federated values (state, clients,
+      probabilities), as of a scheme, to the state and an `OrderedDict`, both at
+      `SERVER`, of `improvement_factor` and `relative_improvement_factor`
+      (float32) and `improvement_bits` (int64), the bits that all clients sent
+      for them; to be called while a federated computation is traced.
   """
 
   initialize: tff.Computation
-  next: Callable[..., tuple[tff.Value, tff.Value]]
+  next: Callable[[tff.Value, tff.Value, tff.Value], tuple[tff.Value, tff.Value]]
 
 
 def build(
@@ -56,8 +61,8 @@ def build(
   """Builds the program.
 
   The optimal probabilities are those of the scheme itself, if it is OCS or AOCS
-  with the same m. Else they are computed beside it, as AOCS does: then alpha^k
-  is what AOCS would make of the round's updates.
+  with the same m. Otherwise they are computed in addition, by AOCS: alpha^k is
+  then what AOCS would have made of the round's updates.
 
   Args:
     expected_clients: m > 0.
@@ -71,25 +76,65 @@ def build(
     TypeError: If an argument is not of its type.
     ValueError: If `expected_clients` is out of range.
   """
-  m = probabilities_lib.check_expected_clients(expected_clients)
-  if scalar_sum_factory is None:
-    scalar_sum_factory = tff.aggregators.SumFactory()
   is_optimal = (
     isinstance(
       scheme, (schemes.OptimalSampling, schemes.ApproximateOptimalSampling)
     )
-    and scheme.expected_clients == m
+    and scheme.expected_clients == expected_clients
   )
-  optimal = schemes.ApproximateOptimalSampling(m).build(scalar_sum_factory)
-  terms_type = tff.to_type(
-    collections.OrderedDict(variance=np.float64, square=np.float64)
+  aocs = schemes.ApproximateOptimalSampling(expected_clients).build(
+    scalar_sum_factory
   )
-  totals_process = scalar_sum_factory.create(schemes.TOTALS_TYPE)
-  terms_process = scalar_sum_factory.create(terms_type)
+  totals_sum = schemes.create_scalar_sum(scalar_sum_factory, 'norm', 'clients')
+  terms_sum = schemes.create_scalar_sum(
+    scalar_sum_factory, 'variance', 'square'
+  )
+  terms, summarize = _factor_computations(expected_clients)
 
-  @tff.tensorflow.computation(np.float64, np.float32, np.float64)
-  def terms(norm, p, total):
-    square = tf.math.divide_no_nan(norm, total) ** 2
+  @tff.federated_computation
+  def init_fn():
+    return tff.federated_zip(
+      collections.OrderedDict(
+        aocs=aocs.initialize(),
+        totals=totals_sum.initialize(),
+        terms=terms_sum.initialize(),
+      )
+    )
+
+  def next_fn(state, clients, probabilities):
+    scalars = tff.federated_value(np.int32(0), tff.SERVER)
+    aocs_state = state['aocs']
+    if not is_optimal:
+      output = aocs.next(aocs_state, clients)
+      aocs_state, probabilities = output.state, output.probabilities
+      scalars = output.scalars_per_client
+    totals = totals_sum.next(
+      state['totals'], tff.federated_map(schemes.norm_and_count, clients)
+    )
+    total_norm = tff.federated_broadcast(totals.result['norm'])
+    sums = terms_sum.next(
+      state['terms'],
+      tff.federated_map(terms, (clients, probabilities, total_norm)),
+    )
+    new_state = tff.federated_zip(
+      collections.OrderedDict(
+        aocs=aocs_state, totals=totals.state, terms=sums.state
+      )
+    )
+    return new_state, tff.federated_map(
+      summarize, (sums.result, totals.result['clients'], scalars)
+    )
+
+  return ImprovementProgram(init_fn, next_fn)
+
+
+def _factor_computations(m: float):
+  """Returns the computation of a client's terms, and that of the factors."""
+
+  @tff.tensorflow.computation(schemes.CLIENT_TYPE, np.float32, np.float64)
+  def terms(client, p, total_norm):
+    norm = tf.cast(client['norm'], tf.float64)
+    square = tf.math.divide_no_nan(norm, total_norm) ** 2
     p = tf.cast(p, tf.float64)
     return collections.OrderedDict(
       # A client without a norm adds nothing, and has p = 0.
@@ -97,52 +142,29 @@ def build(
       square=square,
     )
 
-  @tff.tensorflow.computation(terms_type, np.float64, np.int32)
+  @tff.tensorflow.computation(
+    schemes.scalars_type('variance', 'square'), np.float64, np.int32
+  )
   def summarize(sums, num_clients, optimal_scalars):
-    num_clients = tf.round(num_clients)
+    num_clients = schemes.whole(num_clients)
     capped_m = tf.minimum(tf.constant(m, tf.float64), num_clients)
     alpha = tf.math.divide_no_nan(
       sums['variance'], (num_clients - capped_m) * sums['square']
     )
-    # Also where there is no client.
+    # 1 also for an empty cohort.
     gamma = tf.where(
       num_clients > capped_m, m / (alpha * (num_clients - m) + m), 1.0
     )
     return collections.OrderedDict(
       improvement_factor=tf.cast(alpha, tf.float32),
       relative_improvement_factor=tf.cast(gamma, tf.float32),
-      # The norm and two terms, above what the probabilities took.
-      scalars_per_client=optimal_scalars + 3,
+      improvement_bits=communication.uplink_bits(
+        participants=0,
+        bits_per_update=0,
+        cohort_size=tf.cast(num_clients, tf.int64),
+        # The norm and two terms, on top of the scalars of the probabilities.
+        scalars_per_client=tf.cast(optimal_scalars + 3, tf.int64),
+      ),
     )
 
-  @tff.federated_computation
-  def init_fn():
-    state = collections.OrderedDict(
-      totals=totals_process.initialize(), terms=terms_process.initialize()
-    )
-    if not is_optimal:
-      state['optimal'] = optimal.initialize()
-    return tff.federated_zip(state)
-
-  def next_fn(state, norms, probabilities, available=None):
-    new_state = collections.OrderedDict()
-    prepared = schemes.norms_and_ones(norms, available)
-    totals = totals_process.next(state['totals'], prepared)
-    scalars = tff.federated_value(np.int32(0), tff.SERVER)
-    new_state['totals'] = totals.state
-    if not is_optimal:
-      output = optimal.next(state['optimal'], norms, available)
-      probabilities, scalars = output.probabilities, output.scalars_per_client
-    total = tff.federated_broadcast(totals.result['norm'])
-    sums = terms_process.next(
-      state['terms'],
-      tff.federated_map(terms, (prepared['norm'], probabilities, total)),
-    )
-    new_state['terms'] = sums.state
-    if not is_optimal:
-      new_state['optimal'] = output.state
-    return tff.federated_zip(new_state), tff.federated_map(
-      summarize, (sums.result, totals.result['clients'], scalars)
-    )
-
-  return ImprovementProgram(init_fn, next_fn)
+  return terms, summarize

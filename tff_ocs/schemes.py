@@ -1,28 +1,32 @@
 """The sampling schemes as TensorFlow Federated computations.
 
-A scheme turns the clients' weighted norms u_i = w_i ||U_i|| into the
-probabilities p_i with which they send their updates. `create` gives it as a
+A scheme computes the probabilities p_i with which clients send their updates
+from the clients' weighted norms u_i = w_i ||U_i||. `create` returns it as a
 `tff.templates.MeasuredProcess` whose `next` has the type
 
     (<state@SERVER, {float32}@CLIENTS> ->
      <state@SERVER, result={float32}@CLIENTS, measurements@SERVER>)
 
-A norm that is NaN, infinite or negative counts as 0. The cohort's size n is
-summed in each round, so it may change from round to round. The measurements
-are, for every scheme:
+A norm that is NaN, infinite or negative counts as 0. The size n of the cohort
+is summed in each round, so it may change from round to round. Every scheme
+measures
 
-*   `num_iterations` (int32): executed iterations of Algorithm 2; 0 elsewhere.
-*   `expected_participants` (float32): the sum of p_i over the cohort.
-*   `scalars_per_client` (int32): the 32-bit scalars that each client sent.
-*   `scalar_sum`: the measurements of the inner sums, nested.
+*   `num_iterations` (int32): the executed iterations of Algorithm 2; 0 for the
+    other schemes;
+*   `expected_participants` (float32): the sum of p_i over the cohort;
+*   `scalars_per_client` (int32): the 32-bit scalars that each client sent;
+*   `scalar_sum`: the measurements of the scheme's inner sums, nested.
 
 Where not all clients of the cohort are available (Appendix D of the paper), the
-scheme is told which are: the others have p_i = 0, send no scalars, and do not
-count in n. The norms are then w_i ||U_i|| / q_i, with the probability q_i that
-client i is available, see `tff_ocs.aggregator`.
+scheme knows which are. The others send no scalars, do not count in n and never
+send. The norms are then w_i ||U_i|| / q_i, with the probability q_i that client
+i is available, see `tff_ocs.aggregator`.
 
-Clients send float32 scalars; the sums are carried in float64, since C = (m - n
-+ I) / P of Algorithm 2 loses digits to cancellation when n is large.
+Clients send float32 scalars. They are summed in float64, since C = (m - n + I)
+/ P of Algorithm 2 loses digits to cancellation when n is large.
+
+A scheme of your own is a subclass of `SamplingScheme` with one method, `build`;
+docs/extend.md has an example.
 """
 
 import abc
@@ -30,63 +34,63 @@ import collections
 from collections.abc import Callable
 from typing import NamedTuple
 from typing import Optional
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_ocs import probabilities as probabilities_lib
+from tff_ocs import arguments
+from tff_ocs import factory_arguments
 
 # Algorithm 2 stops at C <= 1. The p_i in P are rounded to float32, so that C
 # is known up to 2^-24 relative; C up to this much above 1 counts as 1.
 CALIBRATION_TOLERANCE = 4 * float(np.finfo(np.float32).eps)
 
-_NORMS_TYPE = tff.FederatedType(np.float32, tff.CLIENTS)
-_AVAILABLE_TYPE = tff.FederatedType(np.bool_, tff.CLIENTS)
-
-# What clients add up to the cohort's sum of norms and its size.
-TOTALS_TYPE = tff.to_type(
-  collections.OrderedDict(norm=np.float64, clients=np.float64)
+# What a scheme knows of a client: its norm u_i, finite and at least 0, and
+# whether it is available; if it is not, its norm is 0.
+CLIENT_TYPE = tff.to_type(
+  collections.OrderedDict(norm=np.float32, available=np.bool_)
 )
 
 
 class SchemeOutput(NamedTuple):
-  """What a scheme gives, as federated values.
+  """The result of a scheme, as federated values.
 
   Attributes:
-    state: The state, at the server.
-    probabilities: The p_i, {float32}@CLIENTS.
+    state: The state, at `SERVER`.
+    probabilities: The p_i, {float32}@CLIENTS. They must lie in [0, 1], and be
+      above 0 where the norm is. `ClientSamplingFactory` ignores those of
+      clients that are not available, holds the others in [0, 1], and counts the
+      clients for which this changes something in `invalid_probabilities`.
+    scalar_sum: The measurements of the scheme's sums, at `SERVER`.
     num_iterations: int32@SERVER.
     scalars_per_client: int32@SERVER.
-    expected_participants: float64@SERVER.
-    scalar_sum: The measurements of the inner sums, at the server.
   """
 
   state: tff.Value
   probabilities: tff.Value
+  scalar_sum: tff.Value
   num_iterations: tff.Value
   scalars_per_client: tff.Value
-  expected_participants: tff.Value
-  scalar_sum: tff.Value
 
 
 class SchemeProgram(NamedTuple):
   """A scheme as a part of a larger federated computation.
 
   Attributes:
-    initialize: A computation without arguments that gives the state.
-    next: A Python function from the federated values (state, norms) to a
-      `SchemeOutput`, to be called while a federated computation is traced. With
-      a third, `available` ({bool}@CLIENTS), clients for which it is false take
-      no part. Parts of the output that are not used cost nothing.
+    initialize: A computation without arguments that returns the state.
+    next: A Python function from the federated values (state, clients) to a
+      `SchemeOutput`, to be called while a federated computation is traced;
+      `clients` is a structure of `CLIENT_TYPE` at `CLIENTS`.
   """
 
   initialize: tff.Computation
-  next: Callable[..., SchemeOutput]
+  next: Callable[[tff.Value, tff.Value], SchemeOutput]
 
 
 class SamplingScheme(abc.ABC):
-  """How the clients that send are chosen; see the module's docstring.
+  """Chooses the clients that send; see the module's docstring.
 
   Attributes:
     expected_clients: The expected number m of clients that send; `None` for
@@ -119,16 +123,12 @@ class SamplingScheme(abc.ABC):
     scalar_sum_factory: Optional[
       tff.aggregators.UnweightedAggregationFactory
     ] = None,
-    *,
-    availability: bool = False,
   ) -> tff.templates.MeasuredProcess:
-    """Creates the process from norms to probabilities.
+    """Creates the process with `next(state, norms)`.
 
     Args:
       scalar_sum_factory: Sums the clients' scalars (structures of float64). If
         not specified, `tff.aggregators.SumFactory` is used.
-      availability: Whether `next` takes, after the norms, which of the clients
-        are available, {bool}@CLIENTS.
 
     Returns:
       A `tff.templates.MeasuredProcess`.
@@ -137,59 +137,118 @@ class SamplingScheme(abc.ABC):
       TypeError: If `scalar_sum_factory` is not a
         `tff.aggregators.UnweightedAggregationFactory`.
     """
+
+    @tff.tensorflow.computation(np.float32)
+    def describe(norm):
+      return _describe_client(norm, tf.constant(True))
+
+    return self._create(
+      scalar_sum_factory,
+      lambda given: tff.federated_map(describe, given['norms']),
+      norms=np.float32,
+    )
+
+  def create_with_availability(
+    self,
+    scalar_sum_factory: Optional[
+      tff.aggregators.UnweightedAggregationFactory
+    ] = None,
+  ) -> tff.templates.MeasuredProcess:
+    """Creates the process with `next(state, norms, available)`.
+
+    Args:
+      scalar_sum_factory: As for `create`.
+
+    Returns:
+      A `tff.templates.MeasuredProcess`; `available`, {bool}@CLIENTS, says which
+      of the clients are available. The probability of the others is 0.
+
+    Raises:
+      TypeError: As `create`.
+    """
+    describe = tff.tensorflow.computation(
+      _describe_client, (np.float32, np.bool_)
+    )
+    return self._create(
+      scalar_sum_factory,
+      lambda given: tff.federated_map(
+        describe, (given['norms'], given['available'])
+      ),
+      norms=np.float32,
+      available=np.bool_,
+    )
+
+  def _create(self, scalar_sum_factory, describe_clients, **input_types):
     program = self.build(scalar_sum_factory)
+    expected_sum = create_scalar_sum(scalar_sum_factory, 'probability')
 
-    state_type = program.initialize.type_signature.result
+    @tff.tensorflow.computation(CLIENT_TYPE, np.float32)
+    def probability_if_available(client, p):
+      p = tf.where(client['available'], p, 0.0)
+      return p, collections.OrderedDict(probability=tf.cast(p, tf.float64))
 
-    def next_body(state, norms, available=None):
-      output = program.next(state, norms, available)
-      measurements = collections.OrderedDict(
-        num_iterations=output.num_iterations,
-        expected_participants=tff.federated_map(
-          _to_float32, output.expected_participants
-        ),
-        scalars_per_client=output.scalars_per_client,
-        scalar_sum=output.scalar_sum,
+    @tff.tensorflow.computation(
+      expected_sum.next.type_signature.result.result.member
+    )
+    def expected_participants(sums):
+      return tf.cast(sums['probability'], tf.float32)
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_zip(
+        collections.OrderedDict(
+          scheme=program.initialize(), expected=expected_sum.initialize()
+        )
       )
+
+    next_type = collections.OrderedDict(state=init_fn.type_signature.result)
+    for name, dtype in input_types.items():
+      next_type[name] = tff.FederatedType(dtype, tff.CLIENTS)
+
+    @tff.federated_computation(tff.to_type(next_type))
+    def next_fn(given):
+      state = given['state']
+      clients = describe_clients(given)
+      output = program.next(state['scheme'], clients)
+      p, expected = tff.federated_map(
+        probability_if_available, (clients, output.probabilities)
+      )
+      expected = expected_sum.next(state['expected'], expected)
       return tff.templates.MeasuredProcessOutput(
-        output.state, output.probabilities, tff.federated_zip(measurements)
+        tff.federated_zip(
+          collections.OrderedDict(scheme=output.state, expected=expected.state)
+        ),
+        p,
+        tff.federated_zip(
+          collections.OrderedDict(
+            num_iterations=output.num_iterations,
+            expected_participants=tff.federated_map(
+              expected_participants, expected.result
+            ),
+            scalars_per_client=output.scalars_per_client,
+            scalar_sum=output.scalar_sum,
+          )
+        ),
       )
 
-    if availability:
-
-      @tff.federated_computation(state_type, _NORMS_TYPE, _AVAILABLE_TYPE)
-      def next_fn(state, norms, available):
-        return next_body(state, norms, available)
-
-    else:
-
-      @tff.federated_computation(state_type, _NORMS_TYPE)
-      def next_fn(state, norms):
-        return next_body(state, norms)
-
-    return tff.templates.MeasuredProcess(program.initialize, next_fn)
+    return tff.templates.MeasuredProcess(init_fn, next_fn)
 
 
 class FullParticipation(SamplingScheme):
   """Every client sends: p_i = 1."""
 
   def build(self, scalar_sum_factory=None):
-    count_process = _create_sum(scalar_sum_factory, np.float64)
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_value((), tff.SERVER)
 
-    @tff.tensorflow.computation(np.float32)
-    def certain(_):
-      return tf.constant(1.0)
-
-    def next_fn(state, norms, available=None):
-      count = count_process.next(state, _ones(norms, available))
-      return _output(
-        count.state,
-        _zero_unless(available, tff.federated_map(certain, norms)),
-        expected_participants=count.result,
-        scalar_sum=count.measurements,
+    def next_fn(state, clients):
+      del clients
+      return scheme_output(
+        state, tff.federated_value(np.float32(1), tff.CLIENTS)
       )
 
-    return SchemeProgram(count_process.initialize, next_fn)
+    return SchemeProgram(init_fn, next_fn)
 
   def __repr__(self):
     return 'FullParticipation()'
@@ -203,45 +262,40 @@ class UniformSampling(SamplingScheme):
 
     Args:
       expected_clients: The expected number m > 0 of clients that send in a
-        round; not necessarily an integer. With m >= n all send.
+        round; not necessarily an integer. With m >= n all clients send.
 
     Raises:
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self.expected_clients = probabilities_lib.check_expected_clients(
-      expected_clients
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
     )
 
   def build(self, scalar_sum_factory=None):
-    count_process = _create_sum(scalar_sum_factory, np.float64)
-    expected_clients = self.expected_clients
+    count_sum = create_scalar_sum(scalar_sum_factory, 'clients')
+    m = self.expected_clients
 
-    @tff.tensorflow.computation(np.float32, np.float64)
-    def uniform(_, num_clients):
-      return tf.cast(
-        tf.minimum(expected_clients / _whole(num_clients), 1.0), tf.float32
+    @tff.tensorflow.computation(CLIENT_TYPE)
+    def count(client):
+      return collections.OrderedDict(
+        clients=tf.cast(client['available'], tf.float64)
       )
 
-    @tff.tensorflow.computation(np.float64)
-    def expected(num_clients):
-      return tf.minimum(
-        tf.constant(expected_clients, tf.float64), _whole(num_clients)
+    @tff.tensorflow.computation(scalars_type('clients'))
+    def probability(sums):
+      return tf.cast(tf.minimum(m / whole(sums['clients']), 1.0), tf.float32)
+
+    def next_fn(state, clients):
+      total = count_sum.next(state, tff.federated_map(count, clients))
+      p = tff.federated_map(probability, total.result)
+      return scheme_output(
+        total.state,
+        tff.federated_broadcast(p),
+        scalar_sum=total.measurements,
       )
 
-    def next_fn(state, norms, available=None):
-      count = count_process.next(state, _ones(norms, available))
-      p = tff.federated_map(
-        uniform, (norms, tff.federated_broadcast(count.result))
-      )
-      return _output(
-        count.state,
-        _zero_unless(available, p),
-        expected_participants=tff.federated_map(expected, count.result),
-        scalar_sum=count.measurements,
-      )
-
-    return SchemeProgram(count_process.initialize, next_fn)
+    return SchemeProgram(count_sum.initialize, next_fn)
 
   def __repr__(self):
     return f'UniformSampling(expected_clients={self.expected_clients:g})'
@@ -252,8 +306,8 @@ class OptimalSampling(SamplingScheme):
 
   The server sees the cohort's norms, without names, and broadcasts one number:
   the threshold tau of `probabilities.sampling_threshold`, with which p_i =
-  min(u_i / tau, 1). That it sees them is the known cost of Algorithm 1: no
-  secure sum can hide them. Clients with u_i = 0 do not send.
+  min(u_i / tau, 1). That the server sees the norms is the known cost of
+  Algorithm 1: no secure sum can hide them. Clients with u_i = 0 do not send.
   """
 
   def __init__(self, expected_clients: float):
@@ -261,25 +315,29 @@ class OptimalSampling(SamplingScheme):
 
     Args:
       expected_clients: The expected number m > 0 of clients that send in a
-        round; not necessarily an integer. With m >= n all (with u_i > 0) send.
+        round; not necessarily an integer. With m >= n all clients with u_i > 0
+        send.
 
     Raises:
       TypeError: If `expected_clients` is not a number.
       ValueError: If it is not finite or not above 0.
     """
-    self.expected_clients = probabilities_lib.check_expected_clients(
-      expected_clients
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
     )
 
   def build(self, scalar_sum_factory=None):
-    sum_process = _create_sum(scalar_sum_factory, np.float64)
-    expected_clients = self.expected_clients
+    m = self.expected_clients
     all_norms_type = tff.TensorType(np.float64, [None])
 
     @tff.tensorflow.computation
     def no_norms():
-      # Of a shape unknown to tracing, as `federated_aggregate` wants it.
+      # `federated_aggregate` needs a shape that is unknown to tracing.
       return tf.reshape(tf.constant([], tf.float64), [-1])
+
+    @tff.tensorflow.computation(CLIENT_TYPE)
+    def norm_alone(client):
+      return tf.cast(client['norm'], tf.float64)
 
     @tff.tensorflow.computation(all_norms_type, np.float64)
     def append(all_norms, norm):
@@ -291,7 +349,9 @@ class OptimalSampling(SamplingScheme):
 
     @tff.tensorflow.computation(all_norms_type)
     def threshold_from(all_norms):
-      return _threshold(all_norms, expected_clients)
+      # The zero norms of clients that are not available change nothing in Eq.
+      # (7): both m + l - n and the sums stay the same.
+      return _threshold(all_norms, m)
 
     @tff.tensorflow.computation(np.float64, np.float64)
     def probability(norm, threshold):
@@ -299,31 +359,21 @@ class OptimalSampling(SamplingScheme):
       p = tf.minimum(norm / threshold, 1.0)
       return tf.cast(tf.where(norm > 0, p, 0.0), tf.float32)
 
-    def next_fn(state, norms, available=None):
-      # A zero more changes nothing in Eq. (7): m + l - n and the sums are as
-      # without it.
-      norms = tff.federated_map(_valid_norm, _zero_unless(available, norms))
-      all_norms = tff.federated_aggregate(
-        norms,
-        no_norms(),
-        append,
-        join,
-        tff.tensorflow.computation(lambda all_norms: all_norms, all_norms_type),
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_value((), tff.SERVER)
+
+    def next_fn(state, clients):
+      norms = tff.federated_map(norm_alone, clients)
+      threshold = tff.federated_aggregate(
+        norms, no_norms(), append, join, threshold_from
       )
-      threshold = tff.federated_map(threshold_from, all_norms)
       p = tff.federated_map(
         probability, (norms, tff.federated_broadcast(threshold))
       )
-      expected = sum_process.next(state, tff.federated_map(_to_float64, p))
-      return _output(
-        expected.state,
-        p,
-        expected_participants=expected.result,
-        scalars_per_client=tff.federated_value(np.int32(1), tff.SERVER),
-        scalar_sum=expected.measurements,
-      )
+      return scheme_output(state, p, scalars_per_client=1)
 
-    return SchemeProgram(sum_process.initialize, next_fn)
+    return SchemeProgram(init_fn, next_fn)
 
   def __repr__(self):
     return f'OptimalSampling(expected_clients={self.expected_clients:g})'
@@ -335,10 +385,10 @@ class ApproximateOptimalSampling(SamplingScheme):
   The server sees sums over the cohort only: of the norms, and at most j_max
   times of (1, p_i) over the clients with p_i < 1. With a secure sum as
   `scalar_sum_factory` it learns nothing else. The j_max iterations are unrolled
-  in the computation; after the first with C <= 1 (up to
+  in the computation. After the first with C <= 1 (up to
   `CALIBRATION_TOLERANCE`) nothing changes any more, and what is exchanged after
-  it is not counted: the `break` of Algorithm 2. Clients with u_i = 0 do not
-  send. `probabilities.approximate_probabilities` is the reference.
+  it is not counted: this is the `break` of Algorithm 2. Clients with u_i = 0 do
+  not send. `probabilities.approximate_probabilities` is the reference.
   """
 
   def __init__(self, expected_clients: float, max_iterations: int = 4):
@@ -346,73 +396,142 @@ class ApproximateOptimalSampling(SamplingScheme):
 
     Args:
       expected_clients: The expected number m > 0 of clients that send in a
-        round; not necessarily an integer. With m >= n all (with u_i > 0) send.
+        round; not necessarily an integer. With m >= n all clients with u_i > 0
+        send.
       max_iterations: The limit j_max >= 0 of Algorithm 2.
 
     Raises:
       TypeError: If an argument is not a number of its kind.
       ValueError: If an argument is out of range.
     """
-    self.expected_clients = probabilities_lib.check_expected_clients(
-      expected_clients
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
     )
-    self._max_iterations = probabilities_lib.check_max_iterations(
-      max_iterations
+    self._max_iterations = arguments.check_integer(
+      'max_iterations', max_iterations, minimum=0
     )
 
   def build(self, scalar_sum_factory=None):
-    m = self.expected_clients
-    unsure_type = tff.to_type(
-      collections.OrderedDict(clients=np.float64, probability=np.float64)
+    totals_sum = create_scalar_sum(scalar_sum_factory, 'norm', 'clients')
+    below_1_sum = create_scalar_sum(
+      scalar_sum_factory, 'clients', 'probability'
     )
-    totals_process = _create_sum(scalar_sum_factory, TOTALS_TYPE)
-    unsure_process = _create_sum(scalar_sum_factory, unsure_type)
-    expected_process = _create_sum(scalar_sum_factory, np.float64)
+    steps = _Algorithm2(self.expected_clients)
 
-    def unsure_part(p):
-      """What a client sends in one iteration: (1, p_i) or (0, 0)."""
-      unsure = p < 1
-      return collections.OrderedDict(
-        clients=tf.cast(unsure, tf.float64),
-        # Sent as float32, 32 bits.
-        probability=tf.where(unsure, _through_float32(p), 0.0),
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_zip(
+        collections.OrderedDict(
+          totals=totals_sum.initialize(),
+          # One for each iteration, each with its own state.
+          below_1=tuple(
+            below_1_sum.initialize() for _ in range(self._max_iterations)
+          ),
+        )
       )
 
-    @tff.tensorflow.computation(TOTALS_TYPE, TOTALS_TYPE)
-    def first_probability(client, totals):
-      norm = client['norm']
-      p = tf.minimum(m * tf.math.divide_no_nan(norm, totals['norm']), 1.0)
-      sure = tf.logical_and(norm > 0, _whole(totals['clients']) <= m)
-      # As if it were sure a client that is not available stays out of the
-      # iterations, with (0, 0).
-      sure = tf.logical_or(sure, tf.equal(client['clients'], 0))
-      p = tf.where(sure, tf.constant(1.0, tf.float64), p)
-      return p, unsure_part(p)
+    def next_fn(state, clients):
+      totals = totals_sum.next(
+        state['totals'], tff.federated_map(norm_and_count, clients)
+      )
+      p, below_1 = tff.federated_map(
+        steps.first_probability,
+        (clients, tff.federated_broadcast(totals.result)),
+      )
+      progress = tff.federated_map(steps.start, totals.result)
+      states, measurements = [], []
+      for index in range(self._max_iterations):
+        sums = below_1_sum.next(state['below_1'][index], below_1)
+        states.append(sums.state)
+        measurements.append(sums.measurements)
+        progress = tff.federated_map(
+          steps.iterate, (progress, totals.result, sums.result)
+        )
+        p, below_1 = tff.federated_map(
+          steps.recalibrated_probability,
+          (clients, p, tff.federated_broadcast(progress['factor'])),
+        )
+      return scheme_output(
+        tff.federated_zip(
+          collections.OrderedDict(totals=totals.state, below_1=tuple(states))
+        ),
+        tff.federated_map(_to_float32, p),
+        num_iterations=progress['num_iterations'],
+        scalars_per_client=tff.federated_map(
+          steps.num_scalars, progress['num_iterations']
+        ),
+        scalar_sum=tff.federated_zip(
+          collections.OrderedDict(
+            totals=totals.measurements, below_1=tuple(measurements)
+          )
+        ),
+      )
 
-    @tff.tensorflow.computation(np.float64, np.float64)
-    def recalibrated_probability(p, factor):
-      p = tf.where(p < 1, tf.minimum(factor * p, 1.0), p)
-      return p, unsure_part(p)
+    return SchemeProgram(init_fn, next_fn)
 
+  def __repr__(self):
+    return (
+      'ApproximateOptimalSampling('
+      f'expected_clients={self.expected_clients:g},'
+      f' max_iterations={self._max_iterations})'
+    )
+
+
+class _Algorithm2:
+  """The steps of Algorithm 2, as TensorFlow computations.
+
+  Attributes:
+    first_probability: p_i = min(m u_i / u, 1), at a client.
+    start: The progress before the first iteration, at the server.
+    iterate: One iteration's C = (m - n + I) / P, at the server.
+    recalibrated_probability: p_i = min(C p_i, 1) where p_i < 1, at a client.
+    num_scalars: The scalars that a client has sent: 1 norm, 2 an iteration.
+  """
+
+  def __init__(self, m: float):
+    totals_type = scalars_type('norm', 'clients')
+    below_1_type = scalars_type('clients', 'probability')
     progress_type = tff.to_type(
       collections.OrderedDict(
         factor=np.float64, running=np.bool_, num_iterations=np.int32
       )
     )
 
-    @tff.tensorflow.computation(TOTALS_TYPE)
-    def before_first_iteration(totals):
+    def share_of_below_1(client, p):
+      """Returns what a client sends in one iteration: (1, p_i) or (0, 0)."""
+      is_below_1 = tf.logical_and(client['available'], p < 1)
+      return collections.OrderedDict(
+        clients=tf.cast(is_below_1, tf.float64),
+        # Sent as float32, 32 bits.
+        probability=tf.where(is_below_1, _through_float32(p), 0.0),
+      )
+
+    @tff.tensorflow.computation(CLIENT_TYPE, totals_type)
+    def first_probability(client, totals):
+      norm = tf.cast(client['norm'], tf.float64)
+      p = tf.minimum(m * tf.math.divide_no_nan(norm, totals['norm']), 1.0)
+      all_send = tf.logical_and(norm > 0, whole(totals['clients']) <= m)
+      p = tf.where(all_send, tf.constant(1.0, tf.float64), p)
+      return p, share_of_below_1(client, p)
+
+    @tff.tensorflow.computation(CLIENT_TYPE, np.float64, np.float64)
+    def recalibrated_probability(client, p, factor):
+      p = tf.where(p < 1, tf.minimum(factor * p, 1.0), p)
+      return p, share_of_below_1(client, p)
+
+    @tff.tensorflow.computation(totals_type)
+    def start(totals):
       return collections.OrderedDict(
         factor=tf.constant(1.0, tf.float64),
-        running=m < _whole(totals['clients']),
+        running=m < whole(totals['clients']),
         num_iterations=tf.constant(0, tf.int32),
       )
 
-    @tff.tensorflow.computation(progress_type, TOTALS_TYPE, unsure_type)
-    def iterate(progress, totals, unsure):
+    @tff.tensorflow.computation(progress_type, totals_type, below_1_type)
+    def iterate(progress, totals, below_1):
       factor = tf.math.divide_no_nan(
-        m - _whole(totals['clients'] - unsure['clients']),
-        unsure['probability'],
+        m - whole(totals['clients'] - below_1['clients']),
+        below_1['probability'],
       )
       running = tf.logical_and(
         progress['running'], factor > 1 + CALIBRATION_TOLERANCE
@@ -428,142 +547,120 @@ class ApproximateOptimalSampling(SamplingScheme):
     def num_scalars(num_iterations):
       return 1 + 2 * num_iterations
 
-    @tff.federated_computation
-    def init_fn():
-      return tff.federated_zip(
-        collections.OrderedDict(
-          totals=totals_process.initialize(),
-          # One for each iteration, with its own state.
-          unsure=tuple(
-            unsure_process.initialize() for _ in range(self._max_iterations)
-          ),
-          expected=expected_process.initialize(),
-        )
-      )
-
-    def next_fn(state, norms, available=None):
-      clients = norms_and_ones(norms, available)
-      totals = totals_process.next(state['totals'], clients)
-      p, unsure = tff.federated_map(
-        first_probability, (clients, tff.federated_broadcast(totals.result))
-      )
-      progress = tff.federated_map(before_first_iteration, totals.result)
-      unsure_states, unsure_measurements = [], []
-      for index in range(self._max_iterations):
-        unsure_sum = unsure_process.next(state['unsure'][index], unsure)
-        unsure_states.append(unsure_sum.state)
-        unsure_measurements.append(unsure_sum.measurements)
-        progress = tff.federated_map(
-          iterate, (progress, totals.result, unsure_sum.result)
-        )
-        p, unsure = tff.federated_map(
-          recalibrated_probability,
-          (p, tff.federated_broadcast(progress['factor'])),
-        )
-      p = _zero_unless(available, p)
-      expected = expected_process.next(state['expected'], p)
-      return _output(
-        tff.federated_zip(
-          collections.OrderedDict(
-            totals=totals.state,
-            unsure=tuple(unsure_states),
-            expected=expected.state,
-          )
-        ),
-        tff.federated_map(_to_float32, p),
-        num_iterations=progress['num_iterations'],
-        expected_participants=expected.result,
-        scalars_per_client=tff.federated_map(
-          num_scalars, progress['num_iterations']
-        ),
-        scalar_sum=tff.federated_zip(
-          collections.OrderedDict(
-            totals=totals.measurements,
-            unsure=tuple(unsure_measurements),
-            expected=expected.measurements,
-          )
-        ),
-      )
-
-    return SchemeProgram(init_fn, next_fn)
-
-  def __repr__(self):
-    return (
-      'ApproximateOptimalSampling('
-      f'expected_clients={self.expected_clients:g},'
-      f' max_iterations={self._max_iterations})'
+    self.first_probability, self.start, self.iterate = (
+      first_probability,
+      start,
+      iterate,
     )
+    self.recalibrated_probability = recalibrated_probability
+    self.num_scalars = num_scalars
 
 
-def norms_and_ones(norms, available=None) -> tff.Value:
-  """What each client adds to the totals: zeros if it is not available.
+# What schemes are made of.
+
+
+def scalars_type(*names: str) -> tff.Type:
+  """Returns the type of the scalars that a client adds to a sum.
 
   Args:
-    norms: {float32}@CLIENTS.
-    available: {bool}@CLIENTS; if not specified, all are.
+    *names: The scalars' names.
 
   Returns:
-    The structures of `TOTALS_TYPE`, at the clients.
+    The type of an `OrderedDict` of float64.
   """
-  if available is None:
-    return tff.federated_map(_norm_and_one, norms)
-  return tff.federated_map(_norm_and_one_if_available, (norms, available))
+  return tff.to_type(
+    collections.OrderedDict((name, np.float64) for name in names)
+  )
 
 
-def _ones(norms, available):
-  """1.0 for each client, or 0.0 if it is not available, as float64."""
-  if available is None:
-    return tff.federated_map(_one, norms)
-  return tff.federated_map(_one_if_available, available)
+def create_scalar_sum(
+  scalar_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  *names: str,
+) -> tff.templates.AggregationProcess:
+  """Creates the process that sums scalars of the clients.
+
+  Args:
+    scalar_sum_factory: The factory that `build` was given. If `None`,
+      `tff.aggregators.SumFactory` is used.
+    *names: The scalars' names. `tff_ocs.secure_sums.SecureScalarSumFactory`
+      knows the bounds of a scalar by its name.
+
+  Returns:
+    The process; its values are of `scalars_type(*names)`.
+
+  Raises:
+    TypeError: If `scalar_sum_factory` is not a
+      `tff.aggregators.UnweightedAggregationFactory`.
+  """
+  factory = factory_arguments.check_sum_factory(
+    'scalar_sum_factory', scalar_sum_factory
+  )
+  return factory.create(scalars_type(*names))
 
 
-def _zero_unless(available, x):
-  """What clients have, at the clients; 0 for those that are not available."""
-  if available is None:
-    return x
-
-  @tff.tensorflow.computation(np.bool_, x.type_signature.member)
-  def select(available, x):
-    return tf.where(available, x, tf.zeros_like(x))
-
-  return tff.federated_map(select, (available, x))
-
-
-def _create_sum(scalar_sum_factory, value_type):
-  """Creates the process that sums scalars of the clients."""
-  if scalar_sum_factory is None:
-    scalar_sum_factory = tff.aggregators.SumFactory()
-  if not isinstance(
-    scalar_sum_factory, tff.aggregators.UnweightedAggregationFactory
-  ):
-    raise TypeError(
-      'scalar_sum_factory must be a'
-      ' tff.aggregators.UnweightedAggregationFactory, found'
-      f' {scalar_sum_factory!r}.'
-    )
-  return scalar_sum_factory.create(tff.to_type(value_type))
-
-
-def _output(
-  state,
-  probabilities,
+def scheme_output(
+  state: tff.Value,
+  probabilities: tff.Value,
   *,
-  expected_participants,
-  scalar_sum,
-  num_iterations=None,
-  scalars_per_client=None,
+  scalar_sum: Optional[tff.Value] = None,
+  num_iterations: Union[tff.Value, int] = 0,
+  scalars_per_client: Union[tff.Value, int] = 0,
 ) -> SchemeOutput:
-  """A `SchemeOutput`; what is not given is 0."""
-  zero = tff.federated_value(np.int32(0), tff.SERVER)
+  """Returns a `SchemeOutput`; Python integers are placed at `SERVER`.
+
+  Args:
+    state: The state, at `SERVER`.
+    probabilities: {float32}@CLIENTS.
+    scalar_sum: The measurements of the scheme's sums, if it has sums.
+    num_iterations: int32@SERVER, or an integer.
+    scalars_per_client: int32@SERVER, or an integer.
+
+  Returns:
+    The `SchemeOutput`.
+  """
+  if scalar_sum is None:
+    scalar_sum = tff.federated_value((), tff.SERVER)
   return SchemeOutput(
-    state=state,
-    probabilities=probabilities,
-    num_iterations=zero if num_iterations is None else num_iterations,
-    scalars_per_client=(
-      zero if scalars_per_client is None else scalars_per_client
-    ),
-    expected_participants=expected_participants,
-    scalar_sum=scalar_sum,
+    state,
+    probabilities,
+    scalar_sum,
+    _int32_at_server(num_iterations),
+    _int32_at_server(scalars_per_client),
+  )
+
+
+def whole(count: tf.Tensor) -> tf.Tensor:
+  """Returns the number of clients in a sum of ones.
+
+  Args:
+    count: The sum, which is not a whole number if the sum is quantised.
+
+  Returns:
+    The nearest whole number.
+  """
+  return tf.round(count)
+
+
+@tff.tensorflow.computation(CLIENT_TYPE)
+def norm_and_count(client):
+  """What a client adds to the cohort's sum of norms and its size."""
+  return collections.OrderedDict(
+    norm=tf.cast(client['norm'], tf.float64),
+    clients=tf.cast(client['available'], tf.float64),
+  )
+
+
+def _int32_at_server(value):
+  if isinstance(value, int):
+    return tff.federated_value(np.int32(value), tff.SERVER)
+  return value
+
+
+def _describe_client(norm, available):
+  valid = tf.logical_and(tf.math.is_finite(norm), norm > 0)
+  return collections.OrderedDict(
+    norm=tf.where(tf.logical_and(valid, available), norm, 0.0),
+    available=available,
   )
 
 
@@ -574,11 +671,11 @@ def _threshold(norms, expected_clients: float):
   sums = tf.cumsum(ascending)
   # m + l - n, with l - n first: whole numbers, so that a small m keeps its
   # digits.
-  unsaturated = expected_clients + tf.range(1 - num_clients, 1.0)
-  holds = tf.logical_and(unsaturated > 0, unsaturated * ascending <= sums)
+  num_below_1 = expected_clients + tf.range(1 - num_clients, 1.0)
+  holds = tf.logical_and(num_below_1 > 0, num_below_1 * ascending <= sums)
   # The thresholds at which the condition holds; Eq. (7) takes the last, which
   # exists for m < n.
-  thresholds = tf.boolean_mask(sums / unsaturated, holds)
+  thresholds = tf.boolean_mask(sums / num_below_1, holds)
   return tf.cond(
     num_clients <= expected_clients,
     lambda: tf.constant(0.0, tf.float64),
@@ -586,54 +683,8 @@ def _threshold(norms, expected_clients: float):
   )
 
 
-def _whole(count):
-  """The number of clients in a sum of ones: quantised sums are not whole."""
-  return tf.round(count)
-
-
-def valid_norm(norm):
-  """The norm in float64; 0 if it is NaN, infinite or negative."""
-  valid = tf.logical_and(tf.math.is_finite(norm), norm > 0)
-  return tf.cast(tf.where(valid, norm, 0.0), tf.float64)
-
-
 def _through_float32(x):
   return tf.cast(tf.cast(x, tf.float32), tf.float64)
-
-
-@tff.tensorflow.computation(np.float32)
-def _valid_norm(norm):
-  return valid_norm(norm)
-
-
-@tff.tensorflow.computation(np.float32)
-def _one(_):
-  return tf.constant(1.0, tf.float64)
-
-
-@tff.tensorflow.computation(np.bool_)
-def _one_if_available(available):
-  return tf.cast(available, tf.float64)
-
-
-@tff.tensorflow.computation(np.float32)
-def _norm_and_one(norm):
-  return collections.OrderedDict(
-    norm=valid_norm(norm), clients=tf.constant(1.0, tf.float64)
-  )
-
-
-@tff.tensorflow.computation(np.float32, np.bool_)
-def _norm_and_one_if_available(norm, available):
-  return collections.OrderedDict(
-    norm=tf.where(available, valid_norm(norm), 0.0),
-    clients=tf.cast(available, tf.float64),
-  )
-
-
-@tff.tensorflow.computation(np.float32)
-def _to_float64(x):
-  return tf.cast(x, tf.float64)
 
 
 @tff.tensorflow.computation(np.float64)

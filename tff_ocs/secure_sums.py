@@ -26,7 +26,7 @@ from typing import Union
 import tensorflow_federated as tff
 
 from tff_ocs import arguments
-from tff_ocs import probabilities as probabilities_lib
+from tff_ocs import measurements
 
 # Norms and quotients are rounded to float32, far below this.
 _MARGIN = 1.001
@@ -69,20 +69,23 @@ class SecureScalarSumFactory(tff.aggregators.UnweightedAggregationFactory):
     """Creates the process with `next(state, value)`.
 
     Args:
-      value_type: A float, or a structure of floats with the names that the
-        schemes and the aggregator use.
+      value_type: A structure of floats with the names that the schemes and the
+        aggregator use.
 
     Returns:
       A `tff.templates.AggregationProcess`.
 
     Raises:
-      ValueError: If a name is not one of theirs, since its bounds are not
-        known: for example the losses that
+      ValueError: If a scalar has no name, or one that is not theirs, since its
+        bounds are not known: for example the losses that
         `build_federated_averaging_process` sums.
     """
     value_type = tff.to_type(value_type)
     if not isinstance(value_type, tff.StructType):
-      return self._others_sum_factory.create(value_type)
+      raise ValueError(
+        'SecureScalarSumFactory knows the bounds of a scalar by its name, found'
+        f' {value_type}, which has none. Put it into an OrderedDict.'
+      )
     unknown = [
       name
       for name, _ in tff.structure.iter_elements(value_type)
@@ -92,7 +95,7 @@ class SecureScalarSumFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(
         'SecureScalarSumFactory knows the bounds of the scalars of sampling'
         f' schemes and of ClientSamplingFactory only, found {unknown[0]!r}. Sum'
-        ' that with a tff.aggregators.SecureSumFactory of its own.'
+        ' that by a tff.aggregators.SecureSumFactory with bounds of its own.'
       )
     if 'norm' not in tff.structure.name_list(value_type):
       return self._others_sum_factory.create(value_type)
@@ -150,13 +153,9 @@ class SecureScalarSumFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 _NAMES_OF_OTHERS = (
-  'clients',
-  'probability',
-  'participants',
-  'non_finite',
+  *measurements.COUNT_NAMES,
   'variance',
   'square',
-  'available',
 )
 
 
@@ -210,11 +209,13 @@ def propose_bounds(
   """
   max_update_norm = arguments.check_positive('max_update_norm', max_update_norm)
   max_weight = arguments.check_positive('max_weight', max_weight)
-  cohort_size = arguments.check_positive('cohort_size', cohort_size)
-  expected_clients = probabilities_lib.check_expected_clients(expected_clients)
+  num_clients = arguments.check_positive('cohort_size', cohort_size)
+  expected_clients = arguments.check_positive(
+    'expected_clients', expected_clients
+  )
   norm = _MARGIN * max_update_norm * max_weight
   return Bounds(
     norm=norm,
-    value=_MARGIN * norm * max(1.0, cohort_size / expected_clients),
+    value=_MARGIN * norm * max(1.0, num_clients / expected_clients),
     weight=_MARGIN * max_weight,
   )

@@ -1,14 +1,13 @@
 """Federated Averaging and distributed SGD over any aggregation factory.
 
-TFF's simple_fedavg example, extended by client sampling as in Algorithm 3 of
-the paper. Clients train functionally: a client's examples travel as tensors and
-a `tf.while_loop` walks over its batches, with no variable and no `tf.data` in
-the client's graph.
+This module extends the `simple_fedavg` example of TensorFlow Federated
+(Apache-2.0) by client sampling, as in Algorithm 3 of the paper. Clients train
+functionally: a client's examples travel as tensors and a `tf.while_loop` walks
+over its batches, with no variable and no `tf.data` in the client's graph.
 """
 
 import collections
 import contextlib
-import numbers
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +21,11 @@ import tensorflow_federated as tff
 
 from tff_ocs import aggregator as aggregator_lib
 from tff_ocs import arguments
+from tff_ocs import coins
+from tff_ocs import factory_arguments
 from tff_ocs import schemes
 
-# What a client counts: a built-in weighting of TFF, or a function of what the
+# The weight of a client: a built-in weighting of TFF, or a function of what the
 # client knows after its local update, see `build_federated_averaging_process`.
 ClientWeighting = Union[
   tff.learning.ClientWeighting, Callable[[Mapping[str, tf.Tensor]], tf.Tensor]
@@ -32,15 +33,17 @@ ClientWeighting = Union[
 
 
 class ServerState(NamedTuple):
-  """What the server keeps from round to round.
+  """The server's state from round to round.
 
   Attributes:
     weights: The model's weights, a `tff.learning.models.ModelWeights`.
     aggregator: The state of the aggregation process.
+    optimizer: The state of the server's optimizer.
   """
 
   weights: Any
   aggregator: Any
+  optimizer: Any
 
 
 def build_federated_averaging_process(
@@ -49,8 +52,10 @@ def build_federated_averaging_process(
     schemes.SamplingScheme, tff.aggregators.WeightedAggregationFactory
   ],
   *,
-  client_learning_rate: float,
-  server_learning_rate: float = 1.0,
+  client_learning_rate: Optional[float] = None,
+  client_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
+  server_learning_rate: Optional[float] = None,
+  server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
   client_epochs: int = 1,
   batch_size: int = 20,
   client_weighting: ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES,
@@ -58,7 +63,6 @@ def build_federated_averaging_process(
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
   availability: bool = False,
-  skips_silent_clients: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds Federated Averaging with client sampling (Algorithm 3).
 
@@ -77,25 +81,31 @@ def build_federated_averaging_process(
   *   `availability`, with `availability=True` only: the probability q_i with
       which the client is available (float32, above 0 and at most 1).
 
-  It returns the new state and an `OrderedDict` of metrics, at the server:
+  It returns the new state and an `OrderedDict` of metrics, at `SERVER`:
 
   *   `training_loss` (float32): the mean loss along the clients' SGD paths,
       over all examples of all clients of the cohort whose loss is finite, sent
-      or not; NaN if there is none;
-  *   `num_examples` (int64): of the whole cohort; as in the loss, clients that
-      are not available, and so do not train, are left out;
-  *   `aggregator`: the aggregation process' own measurements.
+      or not; NaN if there are none. Clients that are not available do not
+      train, and are left out;
+  *   `num_examples` (int64): the examples of the clients that train;
+  *   `aggregator`: the measurements of the aggregation process.
 
   Args:
     model: The model. Its loss is taken as a mean over the batch. Its
       non-trainable weights are not changed.
-    sampling: A sampling scheme; or any TFF weighted aggregation factory.
+    sampling: A sampling scheme, or any TFF weighted aggregation factory.
       Clients' coins come from their `seed`, unless a factory that is not itself
       a `ClientSamplingFactory` is given, which has its own randomness; the
-      `seed` of a `ClientSamplingFactory` has no use here.
-    client_learning_rate: The clients' step size eta_l > 0.
-    server_learning_rate: The server's step size eta_g > 0.
-    client_epochs: How often a client walks over its examples.
+      `seed` of a `ClientSamplingFactory` has no effect here.
+    client_learning_rate: The clients' step size eta_l > 0, for SGD.
+    client_optimizer: The clients' optimizer, in the place of
+      `client_learning_rate`: exactly one of the two must be given. Its state
+      starts anew at each client and in each round.
+    server_learning_rate: The server's step size eta_g > 0, for SGD.
+    server_optimizer: The server's optimizer, which takes D as the gradient, in
+      the place of `server_learning_rate`. If neither is given, the server's
+      step size is 1.
+    client_epochs: The number of times that a client walks over its examples.
     batch_size: The number of examples in a batch; the last may be smaller.
     client_weighting: The weights n_i: `NUM_EXAMPLES`, `UNIFORM` (1 each), or a
       function from what a client knows, an `OrderedDict` of the scalars
@@ -106,17 +116,11 @@ def build_federated_averaging_process(
       scalars. If not specified, `tff.aggregators.SumFactory` is used.
     availability: Whether each client is available with a known probability
       only (Appendix D of the paper), see
-      `tff_ocs.ClientSamplingFactory.create_with_availability`. Who is, depends
-      on the clients' `seed` alone, so that methods under comparison share it.
-      The aggregate is unbiased for that of the whole cohort: weights of clients
-      that are not available count, so a function `client_weighting` is given no
-      `loss`. If nobody is available, the server makes no step.
-    skips_silent_clients: With `tff_ocs.UniformSampling` only, for simulations:
-      whether clients that are not going to send, which is known before they
-      train, are left untrained. The weights after each round are the same, bit
-      for bit. But `training_loss`, `num_examples` and `non_finite_clients` are
-      then of the clients that send alone (the loss is NaN if none does), and a
-      function `client_weighting` is given no `loss`.
+      `tff_ocs.ClientSamplingFactory.create_with_availability`. Who is available
+      depends on the clients' `seed` alone, so that methods under comparison
+      share it. The aggregate is unbiased for that of the whole cohort: weights
+      of clients that are not available count, so a function `client_weighting`
+      is given no `loss`. If no client is available, the aggregate is 0.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -125,32 +129,35 @@ def build_federated_averaging_process(
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range.
   """
-  client_learning_rate = arguments.check_positive(
-    'client_learning_rate', client_learning_rate
+  optimizer_of_clients = _choose_optimizer(
+    client_learning_rate=client_learning_rate, client_optimizer=client_optimizer
   )
-  client_epochs = _check_positive_integer('client_epochs', client_epochs)
-  batch_size = _check_positive_integer('batch_size', batch_size)
+  if server_learning_rate is None and server_optimizer is None:
+    server_learning_rate = 1.0
+  client_epochs = arguments.check_integer('client_epochs', client_epochs)
+  batch_size = arguments.check_integer('batch_size', batch_size)
 
   def local_update(weights, examples, seed):
-    return _sgd_epochs(
+    return _train_locally(
       model,
+      optimizer_of_clients,
       weights,
       examples,
       seed,
-      learning_rate=client_learning_rate,
       num_epochs=client_epochs,
       batch_size=batch_size,
     )
 
   return _build_process(
     model,
-    sampling,
     local_update,
-    server_learning_rate,
+    _choose_aggregation(sampling, scalar_sum_factory, availability),
+    _choose_optimizer(
+      server_learning_rate=server_learning_rate,
+      server_optimizer=server_optimizer,
+    ),
     client_weighting,
     scalar_sum_factory,
-    availability,
-    skips_silent_clients,
   )
 
 
@@ -160,14 +167,14 @@ def build_distributed_sgd_process(
     schemes.SamplingScheme, tff.aggregators.WeightedAggregationFactory
   ],
   *,
-  learning_rate: float,
+  learning_rate: Optional[float] = None,
+  optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
   batch_size: Optional[int] = None,
   client_weighting: ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES,
   scalar_sum_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
   availability: bool = False,
-  skips_silent_clients: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds distributed SGD with client sampling, Eq. (2) of the paper.
 
@@ -179,14 +186,16 @@ def build_distributed_sgd_process(
 
   Args:
     model: The model. Its loss is taken as a mean over the batch.
-    sampling: A sampling scheme; or any TFF weighted aggregation factory.
-    learning_rate: The step size eta > 0.
-    batch_size: How many of a client's examples, drawn without replacement, its
-      gradient is of. With `None`, or on a client with fewer, of all.
+    sampling: As for `build_federated_averaging_process`.
+    learning_rate: The step size eta > 0, for SGD.
+    optimizer: The server's optimizer, which takes G as the gradient, in the
+      place of `learning_rate`: exactly one of the two must be given.
+    batch_size: The number of a client's examples, drawn without replacement, of
+      which its gradient is computed. With `None`, or on a client with fewer
+      examples, all of them are used.
     client_weighting: As for `build_federated_averaging_process`.
     scalar_sum_factory: As for `build_federated_averaging_process`.
-    availability: Likewise.
-    skips_silent_clients: Likewise.
+    availability: As for `build_federated_averaging_process`.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -196,25 +205,23 @@ def build_distributed_sgd_process(
     ValueError: If an argument is out of range.
   """
   if batch_size is not None:
-    batch_size = _check_positive_integer('batch_size', batch_size)
+    batch_size = arguments.check_integer('batch_size', batch_size)
 
   def local_update(weights, examples, seed):
     return _one_gradient(model, weights, examples, seed, batch_size)
 
   return _build_process(
     model,
-    sampling,
     local_update,
-    learning_rate,
+    _choose_aggregation(sampling, scalar_sum_factory, availability),
+    _choose_optimizer(learning_rate=learning_rate, optimizer=optimizer),
     client_weighting,
     scalar_sum_factory,
-    availability,
-    skips_silent_clients,
   )
 
 
 def client_seed(experiment_seed: int, round_num: int, client_id: str):
-  """The seed of one client in one round.
+  """Returns the seed of one client in one round.
 
   It is a function of these three alone, so that methods under comparison share
   the clients' shuffles and coins.
@@ -237,7 +244,7 @@ def client_seed(experiment_seed: int, round_num: int, client_id: str):
 
 
 def availability_coin(seed):
-  """The coin that decides whether a client is available.
+  """Returns the coin that decides whether a client is available.
 
   Args:
     seed: The client's seed in the round, an int64 tensor of shape [2].
@@ -246,46 +253,87 @@ def availability_coin(seed):
     A float64 in [0, 1), independent of the client's shuffles and of the coin
     with which it sends. The client is available where it is below q_i.
   """
-  return tf.random.stateless_uniform(
-    [], tf.random.experimental.stateless_fold_in(seed, 1), dtype=tf.float64
-  )
+  return coins.seeded_toss(tf.random.experimental.stateless_fold_in(seed, 1))
 
 
-def _build_process(
-  model,
-  sampling,
-  local_update,
-  server_learning_rate,
-  client_weighting,
-  scalar_sum_factory,
-  availability,
-  skips_silent_clients,
-):
-  """Builds the process around `local_update(weights, examples, seed)`.
+# How the clients' updates are aggregated.
 
-  Args:
-    model: The model.
-    sampling: A scheme or a weighted aggregation factory.
-    local_update: Gives a client's (update, sum of losses, number of losses).
-    server_learning_rate: The server's step size.
-    client_weighting: As for the public functions.
-    scalar_sum_factory: Likewise.
-    availability: Likewise.
-    skips_silent_clients: Likewise.
+_WEIGHT_TYPE = tff.TensorType(np.float32)
 
-  Returns:
-    A `tff.templates.IterativeProcess`.
+
+class _Aggregation:
+  """Any weighted aggregation factory, with a randomness of its own.
+
+  Attributes:
+    factory: The factory.
+    client_spec: The part of a client's data that the aggregation needs.
+    input_types: The arguments of the process after the weight, by name.
+    weight_may_depend_on_loss: Whether it may.
   """
-  if not isinstance(model, tff.learning.models.FunctionalModel):
-    raise TypeError(
-      'model must be a tff.learning.models.FunctionalModel, found'
-      f' {type(model).__name__}; see'
-      ' tff.learning.models.functional_model_from_keras.'
-    )
-  server_learning_rate = arguments.check_positive(
-    'server_learning_rate', server_learning_rate
+
+  client_spec: Mapping[str, tf.TensorSpec] = collections.OrderedDict()
+  input_types: Mapping[str, tff.Type] = collections.OrderedDict()
+  weight_may_depend_on_loss = True
+
+  def __init__(self, factory: tff.aggregators.WeightedAggregationFactory):
+    self.factory = factory
+
+  def create(self, update_type):
+    """Creates the `tff.templates.AggregationProcess`."""
+    return self.factory.create(update_type, _WEIGHT_TYPE)
+
+  def trains(self, client):
+    """Returns whether the client trains in this round."""
+    del client
+    return tf.constant(True)
+
+  def inputs(self, client, coin_seed):
+    """Returns a client's arguments of the process after the weight."""
+    del client, coin_seed
+    return collections.OrderedDict()
+
+
+class _SeededAggregation(_Aggregation):
+  """A `ClientSamplingFactory` whose coins come from the clients' seeds."""
+
+  input_types = coins.SeededCoin.input_types
+
+  def create(self, update_type):
+    return self.factory.create_with_coin_seeds(update_type, _WEIGHT_TYPE)
+
+  def inputs(self, client, coin_seed):
+    del client
+    return collections.OrderedDict(coin_seed=coin_seed)
+
+
+class _AggregationWithAvailability(_Aggregation):
+  """The same, for clients that are available with known probabilities."""
+
+  client_spec = collections.OrderedDict(
+    availability=tf.TensorSpec([], tf.float32)
   )
-  client_weight = _client_weight_fn(client_weighting)
+  input_types = coins.SeededCoinWithAvailability.input_types
+  # The weights of clients that do not train count, too.
+  weight_may_depend_on_loss = False
+
+  def create(self, update_type):
+    return self.factory.create_with_availability(update_type, _WEIGHT_TYPE)
+
+  def trains(self, client):
+    q = tf.cast(client['availability'], tf.float64)
+    return availability_coin(client['seed']) < q
+
+  def inputs(self, client, coin_seed):
+    return collections.OrderedDict(
+      coin_seed=coin_seed,
+      availability=collections.OrderedDict(
+        q=client['availability'], available=self.trains(client)
+      ),
+    )
+
+
+def _choose_aggregation(sampling, scalar_sum_factory, availability):
+  """Returns the `_Aggregation` that the arguments of a builder ask for."""
   if isinstance(sampling, schemes.SamplingScheme):
     sampling = aggregator_lib.ClientSamplingFactory(
       sampling, scalar_sum_factory=scalar_sum_factory
@@ -295,117 +343,143 @@ def _build_process(
       'sampling must be a tff_ocs.schemes.SamplingScheme or a'
       f' tff.aggregators.WeightedAggregationFactory, found {sampling!r}.'
     )
-  if scalar_sum_factory is None:
-    scalar_sum_factory = tff.aggregators.SumFactory()
-
-  initial_weights = tff.learning.models.ModelWeights(*model.initial_weights)
-
-  @tff.tensorflow.computation
-  def initialize_weights():
-    return tf.nest.map_structure(tf.constant, initial_weights)
-
-  weights_type = initialize_weights.type_signature.result
-  update_type = weights_type.trainable
-  weight_type = tff.TensorType(np.float32)
-  x_spec, y_spec = model.input_spec
-  client_spec = collections.OrderedDict(
-    x=x_spec, y=y_spec, seed=tf.TensorSpec([2], tf.int64)
-  )
+  if isinstance(sampling, aggregator_lib.ClientSamplingFactory):
+    if availability:
+      return _AggregationWithAvailability(sampling)
+    return _SeededAggregation(sampling)
   if availability:
-    client_spec['availability'] = tf.TensorSpec([], tf.float32)
-  client_type = tff.types.tensorflow_to_type(client_spec)
-  takes_coin_seeds = isinstance(sampling, aggregator_lib.ClientSamplingFactory)
-  if availability and not takes_coin_seeds:
     raise TypeError(
       'availability=True needs, as sampling, a scheme or a'
       f' tff_ocs.ClientSamplingFactory, found {sampling!r}.'
     )
-  if skips_silent_clients:
-    _check_can_skip(sampling, availability)
-  if availability:
-    aggregator = sampling.create_with_availability(update_type, weight_type)
-  elif takes_coin_seeds:
-    aggregator = sampling.create_with_coin_seeds(update_type, weight_type)
-  else:
-    aggregator = sampling.create(update_type, weight_type)
-  loss_type = tff.to_type(
-    collections.OrderedDict(
-      loss=np.float64, num_losses=np.float64, num_examples=np.float64
-    )
-  )
-  loss_sum = scalar_sum_factory.create(loss_type)
+  return _Aggregation(sampling)
 
-  def update_client(weights, client, p=None):
-    seed = tf.random.experimental.stateless_split(client['seed'], 2)
-    x, y = client['x'], client['y']
-    known = collections.OrderedDict(
-      num_examples=tf.cast(_num_examples(y), tf.float32)
+
+# Optimizers.
+
+
+class _Sgd:
+  """Plain SGD, with its step size as a factor of the loss.
+
+  The gradient of the scaled loss is the step: one pass over the weights less
+  than with a gradient that is scaled, on clients that are bound by memory.
+
+  Attributes:
+    loss_scale: The factor of the loss.
+  """
+
+  def __init__(self, learning_rate: float):
+    self.loss_scale = learning_rate
+
+  def initialize(self, weights):
+    del weights
+    return ()
+
+  def next(self, state, weights, gradient):
+    return state, tf.nest.map_structure(
+      lambda w, step: w - step, weights, gradient
     )
-    if availability:
-      q = client['availability']
-      available = availability_coin(client['seed']) < tf.cast(q, tf.float64)
-      x, y = _none_unless(available, (x, y))
-    if p is not None:
-      sends = aggregator_lib.seeded_coin(seed[1]) < tf.cast(p, tf.float64)
-      x, y = _none_unless(sends, (x, y))
-    update, losses, num_losses = local_update(weights, (x, y), seed[0])
-    finite = tf.math.is_finite(losses)
-    num_examples = _num_examples(y)
-    if not (availability or skips_silent_clients):
-      known['loss'] = losses / num_losses
-    result = collections.OrderedDict(
-      update=update,
-      weight=client_weight(known),
-      coin_seed=seed[1],
-      metrics=collections.OrderedDict(
-        loss=tf.where(finite, tf.cast(losses, tf.float64), 0.0),
-        num_losses=tf.where(finite, tf.cast(num_losses, tf.float64), 0.0),
-        num_examples=tf.cast(num_examples, tf.float64),
+
+
+class _AnyOptimizer:
+  """A `tff.learning.optimizers.Optimizer`; attributes as of `_Sgd`."""
+
+  loss_scale = 1.0
+
+  def __init__(self, optimizer: tff.learning.optimizers.Optimizer):
+    self._optimizer = optimizer
+
+  def initialize(self, weights):
+    return tf.nest.map_structure(
+      tf.convert_to_tensor,
+      self._optimizer.initialize(
+        tf.nest.map_structure(
+          lambda w: tf.TensorSpec(w.shape, w.dtype), weights
+        )
       ),
     )
-    if availability:
-      result['availability'] = collections.OrderedDict(q=q, available=available)
-    return result
 
-  if skips_silent_clients:
-    # Uniform sampling needs no norms, so that it can come before the training.
-    early_scheme = sampling.scheme.build(scalar_sum_factory)
+  def next(self, state, weights, gradient):
+    return self._optimizer.next(state, weights, gradient)
 
-    @tff.tensorflow.computation(weights_type, client_type, np.float32)
-    def client_update(weights, client, p):
-      return update_client(weights, client, p)
 
-  else:
+def _choose_optimizer(**given):
+  """Returns the optimizer for a step size or a TFF optimizer.
 
-    @tff.tensorflow.computation(weights_type, client_type)
-    def client_update(weights, client):
-      return update_client(weights, client)
+  Args:
+    **given: The arguments of a builder, a step size and an optimizer, by their
+      names; exactly one must not be `None`.
+
+  Returns:
+    An `_Sgd` or an `_AnyOptimizer`.
+  """
+  (rate_name, learning_rate), (optimizer_name, optimizer) = given.items()
+  if (learning_rate is None) == (optimizer is None):
+    raise ValueError(
+      f'Exactly one of {rate_name} and {optimizer_name} must be given, found'
+      f' {learning_rate!r} and {optimizer!r}.'
+    )
+  if optimizer is None:
+    return _Sgd(arguments.check_positive(rate_name, learning_rate))
+  if not isinstance(optimizer, tff.learning.optimizers.Optimizer):
+    raise TypeError(
+      f'{optimizer_name} must be a tff.learning.optimizers.Optimizer, found'
+      f' {optimizer!r}. A step size for SGD is {rate_name}.'
+    )
+  return _AnyOptimizer(optimizer)
+
+
+# The process.
+
+
+def _build_process(
+  model: tff.learning.models.FunctionalModel,
+  local_update,
+  aggregation: _Aggregation,
+  server_optimizer,
+  client_weighting: ClientWeighting,
+  scalar_sum_factory,
+) -> tff.templates.IterativeProcess:
+  """Builds the process around a client's work.
+
+  Args:
+    model: The model.
+    local_update: A function from (weights, examples, seed) to a client's
+      update, the sum of its losses and their number.
+    aggregation: The aggregation of the updates.
+    server_optimizer: An `_Sgd` or `_AnyOptimizer`.
+    client_weighting: As for the public functions.
+    scalar_sum_factory: As for the public functions.
+
+  Returns:
+    A `tff.templates.IterativeProcess`.
+  """
+  initialize_weights = _weights_computation(model)
+  weights_type = initialize_weights.type_signature.result
+  aggregator = aggregation.create(weights_type.trainable)
+  loss_sum = factory_arguments.check_sum_factory(
+    'scalar_sum_factory', scalar_sum_factory
+  ).create(schemes.scalars_type('loss', 'num_losses', 'num_examples'))
+  client_update = _client_computation(
+    model,
+    weights_type,
+    local_update,
+    aggregation,
+    _client_weight_fn(client_weighting, aggregation.weight_may_depend_on_loss),
+  )
+  initialize_optimizer, server_update = _server_computations(
+    server_optimizer,
+    weights_type,
+    aggregator.next.type_signature.result.result.member,
+  )
 
   @tff.tensorflow.computation(
-    weights_type, aggregator.next.type_signature.result.result.member
+    weights_type,
+    aggregator.initialize.type_signature.result.member,
+    initialize_optimizer.type_signature.result,
   )
-  def server_update(weights, aggregate):
-    return tff.learning.models.ModelWeights(
-      tf.nest.map_structure(
-        lambda w, u: w - tf.cast(server_learning_rate, w.dtype) * u,
-        weights.trainable,
-        aggregate,
-      ),
-      weights.non_trainable,
-    )
-
-  @tff.tensorflow.computation(loss_type)
-  def finalize_metrics(sums):
-    return collections.OrderedDict(
-      training_loss=tf.cast(sums['loss'] / sums['num_losses'], tf.float32),
-      num_examples=tf.cast(tf.round(sums['num_examples']), tf.int64),
-    )
-
-  @tff.tensorflow.computation(
-    weights_type, aggregator.initialize.type_signature.result.member
-  )
-  def pack_state(weights, of_aggregator):
-    return ServerState(weights, of_aggregator)
+  def pack_state(weights, of_aggregator, of_optimizer):
+    return ServerState(weights, of_aggregator, of_optimizer)
 
   @tff.federated_computation
   def initialize():
@@ -414,35 +488,44 @@ def _build_process(
       (
         tff.federated_eval(initialize_weights, tff.SERVER),
         aggregator.initialize(),
+        tff.federated_eval(initialize_optimizer, tff.SERVER),
       ),
     )
 
   @tff.federated_computation(
     initialize.type_signature.result,
-    tff.FederatedType(client_type, tff.CLIENTS),
+    tff.FederatedType(
+      client_update.type_signature.parameter['client'], tff.CLIENTS
+    ),
   )
   def next_fn(state, clients):
-    inputs = [tff.federated_broadcast(state.weights), clients]
-    if skips_silent_clients:
-      no_norms = tff.federated_map(_no_norm, clients['seed'])
-      early = early_scheme.next(early_scheme.initialize(), no_norms)
-      inputs.append(early.probabilities)
-    output = tff.federated_map(client_update, tuple(inputs))
-    inputs = [state.aggregator, output['update'], output['weight']]
-    if takes_coin_seeds:
-      inputs.append(output['coin_seed'])
-    if availability:
-      inputs.append(output['availability'])
-    aggregate = aggregator.next(*inputs)
-    weights = tff.federated_map(
-      server_update, (state.weights, aggregate.result)
+    # Client computation.
+    of_clients = tff.federated_map(
+      client_update, (tff.federated_broadcast(state.weights), clients)
     )
-    # Measurements of the loss' sum are of no interest, and its state is that of
-    # a sum: it is not carried along.
-    losses = loss_sum.next(loss_sum.initialize(), output['metrics'])
-    metrics = tff.federated_map(finalize_metrics, losses.result)
+
+    # Aggregation.
+    aggregate = aggregator.next(
+      state.aggregator,
+      of_clients['update'],
+      of_clients['weight'],
+      *(of_clients[name] for name in aggregation.input_types),
+    )
+    # The sum's measurements are of no interest, and its state is that of a sum:
+    # it is not carried along.
+    losses = loss_sum.next(loss_sum.initialize(), of_clients['losses'])
+
+    # Server computation.
+    optimizer_state, weights = tff.federated_map(
+      server_update, (state.optimizer, state.weights, aggregate.result)
+    )
+
+    # Output preparation.
+    metrics = tff.federated_map(_finalize_losses, losses.result)
     return (
-      tff.federated_map(pack_state, (weights, aggregate.state)),
+      tff.federated_map(
+        pack_state, (weights, aggregate.state, optimizer_state)
+      ),
       tff.federated_zip(
         collections.OrderedDict(
           training_loss=metrics['training_loss'],
@@ -455,59 +538,126 @@ def _build_process(
   return tff.templates.IterativeProcess(initialize, next_fn)
 
 
-def _check_can_skip(sampling, availability):
-  """Checks that who sends is known before the training, and nothing is lost."""
-  if not isinstance(getattr(sampling, 'scheme', None), schemes.UniformSampling):
-    raise ValueError(
-      'skips_silent_clients=True needs, as sampling, tff_ocs.UniformSampling or'
-      ' a tff_ocs.ClientSamplingFactory with it, found'
-      f' {getattr(sampling, "scheme", sampling)!r}: with others, who sends'
-      ' depends on the updates.'
+def _weights_computation(model):
+  """Returns the computation of the model's initial weights."""
+  if not isinstance(model, tff.learning.models.FunctionalModel):
+    raise TypeError(
+      'model must be a tff.learning.models.FunctionalModel, found'
+      f' {type(model).__name__}; see'
+      ' tff.learning.models.functional_model_from_keras.'
     )
-  if sampling.measures_improvement:
-    raise ValueError(
-      'skips_silent_clients=True goes without improvement_expected_clients of'
-      ' the ClientSamplingFactory: the improvement factors need the norms of'
-      ' all updates.'
-    )
-  if availability:
-    raise ValueError(
-      'skips_silent_clients=True goes without availability=True.'
-    )
+  weights = tff.learning.models.ModelWeights(*model.initial_weights)
+
+  @tff.tensorflow.computation
+  def initialize_weights():
+    return tf.nest.map_structure(tf.constant, weights)
+
+  return initialize_weights
 
 
-@tff.tensorflow.computation(tff.TensorType(np.int64, [2]))
-def _no_norm(seed):
-  del seed
-  return tf.constant(0.0)
+def _client_computation(
+  model, weights_type, local_update, aggregation: _Aggregation, client_weight
+):
+  """Returns the computation of a client's round, from weights and its data."""
+  x_spec, y_spec = model.input_spec
+  client_type = tff.types.tensorflow_to_type(
+    collections.OrderedDict(
+      x=x_spec,
+      y=y_spec,
+      seed=tf.TensorSpec([2], tf.int64),
+      **aggregation.client_spec,
+    )
+  )
+
+  @tff.tensorflow.computation(weights_type, client_type)
+  def client_update(weights, client):
+    shuffle_seed, coin_seed = tf.unstack(
+      tf.random.experimental.stateless_split(client['seed'], 2)
+    )
+    examples = _none_unless(
+      aggregation.trains(client), (client['x'], client['y'])
+    )
+    update, losses, num_losses = local_update(weights, examples, shuffle_seed)
+    is_finite = tf.math.is_finite(losses)
+    return collections.OrderedDict(
+      update=update,
+      weight=client_weight(_num_examples(client['y']), losses / num_losses),
+      losses=collections.OrderedDict(
+        loss=tf.where(is_finite, tf.cast(losses, tf.float64), 0.0),
+        num_losses=tf.where(is_finite, tf.cast(num_losses, tf.float64), 0.0),
+        num_examples=tf.cast(_num_examples(examples[1]), tf.float64),
+      ),
+      **aggregation.inputs(client, coin_seed),
+    )
+
+  return client_update
+
+
+def _server_computations(optimizer, weights_type, aggregate_type):
+  """Returns the computations of the optimizer's first state, and of a step."""
+
+  @tff.tensorflow.computation
+  def initialize_optimizer():
+    return optimizer.initialize(
+      tff.types.type_to_tf_tensor_specs(weights_type.trainable)
+    )
+
+  @tff.tensorflow.computation(
+    initialize_optimizer.type_signature.result, weights_type, aggregate_type
+  )
+  def server_update(state, weights, aggregate):
+    step = tf.nest.map_structure(
+      lambda u: tf.cast(optimizer.loss_scale, u.dtype) * u, aggregate
+    )
+    state, trainable = optimizer.next(state, weights.trainable, step)
+    return state, tff.learning.models.ModelWeights(
+      trainable, weights.non_trainable
+    )
+
+  return initialize_optimizer, server_update
+
+
+@tff.tensorflow.computation(
+  schemes.scalars_type('loss', 'num_losses', 'num_examples')
+)
+def _finalize_losses(sums):
+  return collections.OrderedDict(
+    training_loss=tf.cast(sums['loss'] / sums['num_losses'], tf.float32),
+    num_examples=tf.cast(tf.round(sums['num_examples']), tf.int64),
+  )
 
 
 def _none_unless(trains, examples):
-  """No examples, with which a client's update is 0, unless `trains`."""
+  """Returns no examples, with which a client's update is 0, unless `trains`."""
   return tf.nest.map_structure(
     lambda t: t[: tf.where(trains, tf.shape(t)[0], 0)], examples
   )
 
 
-def _client_weight_fn(client_weighting):
-  """A function from what a client knows to its weight, a float32 scalar."""
+def _client_weight_fn(client_weighting, may_depend_on_loss):
+  """Returns a function from (num_examples, loss) to a weight, float32."""
   if client_weighting is tff.learning.ClientWeighting.NUM_EXAMPLES:
-    return lambda known: known['num_examples']
+    return lambda num_examples, loss: tf.cast(num_examples, tf.float32)
   if client_weighting is tff.learning.ClientWeighting.UNIFORM:
-    return lambda known: tf.constant(1.0)
+    return lambda num_examples, loss: tf.constant(1.0)
   if not callable(client_weighting):
     raise TypeError(
       'client_weighting must be a tff.learning.ClientWeighting or a function,'
       f' found {client_weighting!r}.'
     )
 
-  def weight(known):
+  def weight(num_examples, loss):
+    known = collections.OrderedDict(
+      num_examples=tf.cast(num_examples, tf.float32)
+    )
+    if may_depend_on_loss:
+      known['loss'] = loss
     try:
       result = client_weighting(known)
     except KeyError as error:
       raise ValueError(
-        f'client_weighting must do with {", ".join(known)} of a client, found'
-        f' that it asks for {error}.'
+        f'client_weighting is given {", ".join(known)} of a client, found that'
+        f' it asks for {error}.'
       ) from error
     result = tf.cast(result, tf.float32)
     if result.shape.rank != 0:
@@ -518,6 +668,9 @@ def _client_weight_fn(client_weighting):
     return result
 
   return weight
+
+
+# A client's work.
 
 
 def _num_examples(y):
@@ -562,49 +715,42 @@ def _batch_loss_and_gradient(model, weights, batch, scale):
   )
 
 
-def _sgd_epochs(
-  model,
-  weights,
-  examples,
-  seed,
-  *,
-  learning_rate: float,
-  num_epochs: int,
-  batch_size: int,
+def _train_locally(
+  model, optimizer, weights, examples, seed, *, num_epochs: int, batch_size: int
 ):
   """Lines 5 to 10 of Algorithm 3: U_i = x - y_i, and the losses on the way."""
   num_examples = _num_examples(examples[1])
   batches_per_epoch = (num_examples + batch_size - 1) // batch_size
 
-  # All epochs' permutations at once: no condition inside of the loop.
+  # The permutations of all epochs at once: no condition inside the loop.
   orders = tf.argsort(
     tf.random.stateless_uniform([num_epochs, num_examples], seed), axis=-1
   )
 
-  def step(index, trainable, losses, num_losses):
+  def step(index, state, trainable, losses, num_losses):
     start = (index % batches_per_epoch) * batch_size
     chosen = orders[index // batches_per_epoch, start : start + batch_size]
     batch = tf.nest.map_structure(lambda t: tf.gather(t, chosen), examples)
-    # The step size goes into the loss: one pass over the weights less than
-    # multiplying the gradient.
-    loss, step_vector = _batch_loss_and_gradient(
+    loss, gradient = _batch_loss_and_gradient(
       model,
       tff.learning.models.ModelWeights(trainable, weights.non_trainable),
       batch,
-      learning_rate,
+      optimizer.loss_scale,
     )
+    state, trainable = optimizer.next(state, trainable, gradient)
     count = tf.cast(tf.size(chosen), tf.float32)
     return (
       index + 1,
-      tf.nest.map_structure(lambda w, g: w - g, trainable, step_vector),
+      state,
+      trainable,
       losses + count * tf.cast(loss, tf.float32),
       num_losses + count,
     )
 
-  _, trainable, losses, num_losses = tf.while_loop(
+  *_, trainable, losses, num_losses = tf.while_loop(
     lambda index, *_: index < num_epochs * batches_per_epoch,
     step,
-    (0, weights.trainable, 0.0, 0.0),
+    (0, optimizer.initialize(weights.trainable), weights.trainable, 0.0, 0.0),
     # Steps depend on each other; more only costs memory.
     parallel_iterations=1,
   )
@@ -633,16 +779,3 @@ def _one_gradient(model, weights, examples, seed, batch_size: Optional[int]):
     return zeros, tf.constant(0.0), tf.constant(0.0)
 
   return tf.cond(num_examples > 0, gradient, nothing)
-
-
-def _check_positive_integer(name: str, value: int) -> int:
-  if isinstance(value, (bool, np.bool_)) or not isinstance(
-    value, numbers.Integral
-  ):
-    raise TypeError(
-      f'{name} must be an integer of at least 1, found {value!r} of type'
-      f' {type(value).__name__}.'
-    )
-  if value < 1:
-    raise ValueError(f'{name} must be at least 1, found {value!r}.')
-  return int(value)

@@ -1,157 +1,69 @@
-"""Runs of the experiment binaries, many of them, as processes of their own."""
+"""Runs many jobs, retries those that fail, and shows the progress."""
 
 import collections
 import contextlib
-import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
 from typing import Optional
 from typing import Union
 
-import psutil
 import tqdm
 
+from experiments.campaigns import job as job_lib
+from experiments.campaigns import local_runner
 from experiments.runs import availability
-from experiments.runs import run_folder
-from tff_ocs.records import locking
+from experiments.runs import run_progress
+from tff_ocs.records import files
+from tff_ocs.records import settings as settings_lib
 
-ROOT = pathlib.Path(__file__).parents[2]
-
-POLL_SECONDS = 0.5
 _MAX_RETRIES = 2
-# Enough for each of the paper's.
-_BYTES_OF_RUN = 3 * 10**9
-# The end of a machine says nothing against the run.
+# A machine that is lost is not a fault of the run.
 _MAX_LOSSES = 10
 
 
-# What flags are unless given, where a run that had another is another run.
-_UNLESS_GIVEN = {
-  'data_name': None,
-  'holdout_fraction': None,
-  'validation_subset': None,
-  **run_folder.FORMER_SETTINGS,
-}
-
-
-class JobError(ValueError):
-  """Raised if jobs cannot be run as asked; none was started then."""
-
-
-class Job(NamedTuple):
-  """One run.
-
-  Attributes:
-    name: The name of the run's folder.
-    binary: The module of `experiments`: 'femnist', 'shakespeare', 'cifar100'.
-    flags: The flags, each '--name=value'; of a name given twice the last
-      counts. The total rounds must be among them.
-  """
-
-  name: str
-  binary: str
-  flags: tuple[str, ...]
-
-  def command(self, output_dir: Union[str, os.PathLike]) -> list[str]:
-    """The command of the run, for the project's root as working directory."""
-    return [
-      sys.executable,
-      '-m',
-      f'experiments.{self.binary}',
-      *(f'--{name}={value}' for name, value in self.values.items()),
-      f'--run_name={self.name}',
-      f'--output_dir={output_dir}',
-    ]
-
-  @property
-  def values(self) -> dict[str, str]:
-    """The flags' values by their names."""
-    return dict(flag[2:].split('=', 1) for flag in self.flags)
-
-  @property
-  def total_rounds(self) -> int:
-    """The number of rounds of the run."""
-    return int(self.values['total_rounds'])
-
-
-class FailedJob(NamedTuple):
-  """A job that failed, after all retries.
-
-  Attributes:
-    job: The job.
-    reason: Why, in one line.
-    log: The file with what its last attempt printed.
-  """
-
-  job: Job
-  reason: str
-  log: pathlib.Path
-
-  @property
-  def description(self) -> str:
-    """What failed, why, and where to read on, in two lines."""
-    return f'{self.job.name}: {self.reason}\n  log: {self.log}'
-
-
-class Ended(NamedTuple):
-  """A job that has ended, well or not.
-
-  Attributes:
-    job: The job.
-    status: The exit status of its process, as of `subprocess`.
-    loss: If its end was never seen: what became of its machine.
-  """
-
-  job: Job
-  status: int
-  loss: Optional[str] = None
-
-
 def run_jobs(
-  jobs: Sequence[Job],
+  jobs: Sequence[job_lib.Job],
   *,
   output_dir: Union[str, os.PathLike],
   name: str,
   parallel: Optional[int] = None,
   ray_address: Optional[str] = None,
-) -> list[FailedJob]:
+) -> list[job_lib.FailedJob]:
   """Runs all jobs that are not finished, and shows their progress in one bar.
 
-  Runs that were interrupted are resumed. Failed ones are retried, twice, unless
-  they said what is wrong with their settings or data before they began. What a
-  run prints goes to `<output_dir>/logs/<name>.log`.
+  Runs that were interrupted are resumed. Failed ones are retried twice, unless
+  they reported an error in their settings or data before they began. The output
+  of a run is in `<output_dir>/logs/<name>.log`.
 
   Args:
     jobs: The jobs, with different names.
     output_dir: The folder of the runs' folders.
-    name: What the progress bar is called.
-    parallel: How many runs go on at once on this machine, with its cores shared
-      out evenly; `None` is one for each core that 3 GB of memory are available
-      for.
-    ray_address: Runs them on a Ray cluster instead, see `ray_jobs`.
+    name: The name of the progress bar.
+    parallel: The number of runs at the same time on this machine, which share
+      its cores evenly; `None` is one for each core for which 3 GB of memory are
+      available.
+    ray_address: The address of a Ray cluster to run them on instead, see
+      `ray_runner`.
 
   Returns:
     The jobs that failed.
 
   Raises:
-    JobError: If the arguments do not go together, or a folder holds a run of
-      other flags, or another process runs jobs in `output_dir`.
-    KeyboardInterrupt: By Ctrl-C or SIGTERM, when all runs have been ended.
+    JobError: If the arguments contradict each other, if a folder holds a run of
+      other flags, or if another process runs jobs in `output_dir`.
+    KeyboardInterrupt: By Ctrl-C or SIGTERM, after all runs have been ended.
     OSError: If `output_dir` cannot be written to.
   """
   output_dir = pathlib.Path(output_dir)
   if parallel is not None and ray_address is not None:
-    raise JobError(
-      '--parallel is for this machine: it goes without --ray_address.'
+    raise job_lib.JobError(
+      '--parallel is for this machine and cannot be combined with'
+      ' --ray_address.'
     )
-  cores = _share_cores(parallel, len(jobs))
+  cores = local_runner.share_cores(parallel, len(jobs))
   with _lock(output_dir):
     rounds = {}
     waiting = collections.deque()
@@ -159,18 +71,18 @@ def run_jobs(
       if is_finished(job, output_dir):
         rounds[job.name] = job.total_rounds
       else:
-        rounds[job.name] = count_rounds(output_dir / job.name)
+        rounds[job.name] = run_progress.count_rounds(output_dir / job.name)
         waiting.append(job)
     if not waiting:
       return []
     if ray_address is None:
-      runner = _LocalRunner(output_dir, cores)
+      runner = local_runner.LocalRunner(output_dir, cores)
     else:
-      # Only where it is asked for, since Ray is an extra.
+      # Ray is an optional package.
       try:
         from experiments.campaigns import ray_runner
       except ImportError as error:
-        raise JobError(
+        raise job_lib.JobError(
           f'--ray_address needs the package ray ({error}); it is installed by'
           ' pip install --no-deps -r requirements.lock.'
         ) from error
@@ -179,7 +91,9 @@ def run_jobs(
       return _run(jobs, waiting, rounds, runner, output_dir, name)
 
 
-def _run(jobs, waiting, rounds, runner, output_dir, name) -> list[FailedJob]:
+def _run(
+  jobs, waiting, rounds, runner, output_dir, name
+) -> list[job_lib.FailedJob]:
   num_finished = len(jobs) - len(waiting)
   failed = []
   failures, losses = collections.Counter(), collections.Counter()
@@ -190,7 +104,7 @@ def _run(jobs, waiting, rounds, runner, output_dir, name) -> list[FailedJob]:
     initial=sum(rounds.values()),
     total=sum(job.total_rounds for job in jobs),
     unit='round',
-    # For the time left the mean over all runs counts, not the last second.
+    # The time left is estimated from the mean speed since the start.
     smoothing=0,
     file=sys.stderr,
   )
@@ -202,13 +116,15 @@ def _run(jobs, waiting, rounds, runner, output_dir, name) -> list[FailedJob]:
         running.add(job)
       ended_jobs = runner.wait()
       for job in running:
-        # A run that was resumed does some of its rounds again.
+        # A resumed run repeats the rounds after its last checkpoint.
         rounds[job.name] = max(rounds[job.name], runner.count_rounds(job))
       for ended in ended_jobs:
         job = ended.job
         running.remove(job)
-        log = log_path(output_dir, job)
-        if ended.loss is None and _has_weights(output_dir / job.name):
+        log = job_lib.log_path(output_dir, job)
+        if ended.loss is None and run_progress.has_final_weights(
+          output_dir / job.name
+        ):
           rounds[job.name] = job.total_rounds
           num_finished += 1
           continue
@@ -223,7 +139,7 @@ def _run(jobs, waiting, rounds, runner, output_dir, name) -> list[FailedJob]:
             and not (output_dir / job.name / 'config.json').exists()
           )
         if is_last:
-          failed.append(FailedJob(job, reason, log))
+          failed.append(job_lib.FailedJob(job, reason, log))
           bar.total -= job.total_rounds - rounds[job.name]
           bar.write(f'{job.name} failed: {reason}', file=sys.stderr)
         else:
@@ -231,7 +147,7 @@ def _run(jobs, waiting, rounds, runner, output_dir, name) -> list[FailedJob]:
           bar.write(
             f'{job.name} failed and is tried again: {reason}', file=sys.stderr
           )
-      # In this order.
+      # A dict, since keyword arguments would be sorted.
       bar.set_postfix(
         {
           'finished': num_finished,
@@ -248,7 +164,7 @@ def _run(jobs, waiting, rounds, runner, output_dir, name) -> list[FailedJob]:
   return failed
 
 
-def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
+def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
   """Whether the job's folder holds its finished run.
 
   Args:
@@ -263,234 +179,70 @@ def is_finished(job: Job, output_dir: Union[str, os.PathLike]) -> bool:
   """
   folder = pathlib.Path(output_dir) / job.name
   try:
-    config = {
-      **run_folder.FORMER_SETTINGS,
-      **json.loads((folder / 'config.json').read_text()),
-    }
+    settings, _ = settings_lib.read_config(folder)
   except FileNotFoundError:
     return False
-  except (OSError, ValueError) as error:
-    raise JobError(
-      f'{folder / "config.json"} cannot be read: {error}. Remove'
-      ' that folder, or use another --output_dir.'
+  except (OSError, files.RecordError) as error:
+    raise job_lib.JobError(
+      f'{folder} cannot be read: {error}. Remove that folder, or use another'
+      ' --output_dir.'
     ) from error
-  for name, text in job.values.items():
-    # What is not recorded, such as --cache_dir, is not part of the settings.
-    if name in config and not _agrees(config[name], _as_recorded(name, text)):
-      raise JobError(
-        f'{folder} holds a run with --{name}={config[name]}, not {text}. Use'
-        ' the same flags, or another --output_dir.'
-      )
-  for name, default in _UNLESS_GIVEN.items():
-    if name not in job.values and config.get(name) != default:
-      raise JobError(
-        f'{folder} holds a run with --{name}={config[name]}, which is not given'
-        ' here. Use the same flags, or another --output_dir.'
-      )
-  return _has_weights(folder)
+  asked = {name: _as_recorded(name, text) for name, text in job.values.items()}
+  for name, recorded, value in settings.differences_from_flags(asked):
+    wanted = value if name in job.values else f'{value}, which is its default'
+    raise job_lib.JobError(
+      f'{folder} holds a run with --{name}={recorded}, not {wanted}. Use the'
+      ' same flags, or another --output_dir.'
+    )
+  return run_progress.has_final_weights(folder)
 
 
 def _as_recorded(name: str, text: str) -> str:
-  """A flag's value, where `config.json` has it in another form."""
+  """A flag's value in the form in which `config.json` has it."""
   if name != 'availability':
     return text
   try:
-    return str(availability.read(text, folder=ROOT).setting)
+    return str(availability.read(text, folder=job_lib.ROOT).setting)
   except availability.AvailabilityError as error:
-    raise JobError(str(error)) from error
-
-
-def _agrees(recorded: Any, text: str) -> bool:
-  """Whether a value of `config.json` is that of a flag."""
-  if isinstance(recorded, bool):
-    return text.lower() in (
-      ('true', 't', '1') if recorded else ('false', 'f', '0')
-    )
-  if isinstance(recorded, (int, float)):
-    try:
-      return float(text) == recorded
-    except ValueError:
-      return False
-  if isinstance(recorded, list):
-    return text == ','.join(map(str, recorded))
-  return recorded == text
-
-
-def _has_weights(folder) -> bool:
-  return (folder / 'weights.npz').exists()
-
-
-def count_rounds(folder: pathlib.Path) -> int:
-  """The number of rounds in the `metrics.csv` of a run's folder."""
-  try:
-    lines = (folder / 'metrics.csv').read_bytes().count(b'\n')
-  except FileNotFoundError:
-    return 0
-  return max(lines - 1, 0)
-
-
-def log_path(output_dir: pathlib.Path, job: Job) -> pathlib.Path:
-  """The file for what the job's process prints."""
-  return output_dir / 'logs' / f'{job.name}.log'
+    raise job_lib.JobError(str(error)) from error
 
 
 def _describe_failure(log, status) -> str:
-  """Why a run failed, in one line: what it said last."""
+  """The reason why a run failed, in one line: its last message."""
   if status < 0:
     return f'ended by {signal.Signals(-status).name}'
   if status == 0:
     return 'ended without final weights'
-  lines = log.read_text(errors='replace').splitlines()
+  lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
   lines = [line.strip() for line in lines if line.strip()]
-  # Of a message of several lines, the first.
+  # An error message may have further lines.
   errors = [line for line in lines if line.startswith('error: ')]
   return (errors or lines or [f'exit status {status}'])[-1]
 
 
 @contextlib.contextmanager
 def _lock(output_dir):
-  """Keeps other sweeps from the folder."""
+  """Keeps other programs from running jobs in the folder."""
   logs = output_dir / 'logs'
   logs.mkdir(parents=True, exist_ok=True)
   try:
-    descriptor = locking.lock_folder(logs)
+    lock = files.lock_folder(logs)
   except BlockingIOError:
-    raise JobError(
-      f'Another process starts runs in {output_dir}. Wait for it, end it, or'
+    raise job_lib.JobError(
+      f'Another process runs jobs in {output_dir}. Wait for it, end it, or'
       ' use another --output_dir.'
     ) from None
   try:
     yield
   finally:
-    os.close(descriptor)
+    lock.release()
 
 
 @contextlib.contextmanager
 def _sigterm_as_ctrl_c():
-  """Ends the program in the same way by SIGTERM and by Ctrl-C."""
+  """Treats SIGTERM as Ctrl-C."""
   former = signal.signal(signal.SIGTERM, signal.default_int_handler)
   try:
     yield
   finally:
     signal.signal(signal.SIGTERM, former)
-
-
-# Runs in the process of a run before the run itself. A run that outlived the
-# one who started it would keep its folder locked: so the kernel is asked for
-# SIGKILL when that one ends (1 is PR_SET_PDEATHSIG), and the process ends at
-# once if it has ended already. A run can be killed at any moment: it goes on
-# from its last checkpoint.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-  sys.exit(1)
-os.sched_setaffinity(0, map(int, sys.argv[2].split(',')))
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
-def start_process(
-  command: Sequence[str],
-  *,
-  cwd: Union[str, os.PathLike],
-  log: pathlib.Path,
-  cores: Sequence[int],
-) -> subprocess.Popen:
-  """Starts a process that ends with this thread at the latest.
-
-  Args:
-    command: The command.
-    cwd: The working directory.
-    log: The file for what it prints; replaced.
-    cores: The numbers of the cores that it may use.
-
-  Returns:
-    The process.
-
-  Raises:
-    OSError: If it cannot be started.
-  """
-  with log.open('wb') as file:
-    return subprocess.Popen(
-      [
-        sys.executable,
-        # Nothing from the working directory or the environment.
-        '-IS',
-        '-c',
-        _LAUNCHER,
-        str(os.getpid()),
-        ','.join(map(str, cores)),
-        *command,
-      ],
-      cwd=cwd,
-      stdin=subprocess.DEVNULL,
-      stdout=file,
-      stderr=file,
-      # Ctrl-C is for this process, which then ends the other.
-      start_new_session=True,
-    )
-
-
-def _share_cores(parallel: Optional[int], num_jobs: int) -> list[list[int]]:
-  """The cores of each of the processes that run at once."""
-  cores = sorted(os.sched_getaffinity(0))
-  if parallel is None:
-    # Much of a round is the work of one thread: its largest client, the sums,
-    # and all that is done between rounds. Two runs at once on two cores take
-    # three quarters of the time of one after the other.
-    in_memory = psutil.virtual_memory().available // _BYTES_OF_RUN
-    parallel = max(1, min(len(cores), num_jobs, in_memory))
-  elif not 1 <= parallel <= len(cores):
-    raise JobError(
-      f'--parallel must be from 1 to the {len(cores)} cores that this process'
-      f' may use, found {parallel}.'
-    )
-  bounds = [i * len(cores) // parallel for i in range(parallel + 1)]
-  return [cores[bounds[i] : bounds[i + 1]] for i in range(parallel)]
-
-
-class _LocalRunner:
-  """Runs jobs in processes of this machine."""
-
-  def __init__(self, output_dir, shares):
-    self._output_dir = output_dir
-    self._free = shares
-    self._processes = {}
-
-  def has_room(self) -> bool:
-    return bool(self._free)
-
-  @property
-  def num_running(self) -> int:
-    return len(self._processes)
-
-  def start(self, job):
-    cores = self._free.pop()
-    process = start_process(
-      job.command(self._output_dir.resolve()),
-      cwd=ROOT,
-      log=log_path(self._output_dir, job),
-      cores=cores,
-    )
-    self._processes[job] = process, cores
-
-  def count_rounds(self, job) -> int:
-    return count_rounds(self._output_dir / job.name)
-
-  def wait(self) -> list[Ended]:
-    """Waits a little, and returns the jobs that have ended since."""
-    time.sleep(POLL_SECONDS)
-    ended = []
-    for job, (process, cores) in list(self._processes.items()):
-      if process.poll() is not None:
-        del self._processes[job]
-        self._free.append(cores)
-        ended.append(Ended(job, process.returncode))
-    return ended
-
-  def close(self):
-    for process, _ in self._processes.values():
-      process.kill()
-    for process, _ in self._processes.values():
-      process.wait()

@@ -1,10 +1,11 @@
-"""Runs of the experiment binaries on the nodes of a Ray cluster.
+"""Runs jobs on the nodes of a Ray cluster.
 
-Nothing is shared with the nodes but Ray. This code is sent to them; they need
-the packages of requirements.lock and, for --data_source=tff, --cache_dir (an
-absolute path) or the way to download to it. A run works in a temporary folder
-of its node, and its files come back when it ends, and with each checkpoint. If
-its node is lost, it goes on from there on another.
+The nodes share nothing but Ray with this machine. This code is sent to them.
+They need the packages of requirements.lock and, for --data_source=tff, the
+files in --cache_dir (an absolute path) or a connection to download them. A run
+works in a temporary folder of its node. Its files are sent back with each
+checkpoint and at its end. If its node is lost, it continues from there on
+another node.
 """
 
 import contextlib
@@ -23,17 +24,18 @@ from typing import Optional
 
 import ray
 
-from experiments.campaigns import jobs
-from experiments.runs import run_folder
-from tff_ocs.records import locking
+from experiments.campaigns import job as job_lib
+from experiments.campaigns import local_runner
+from experiments.runs import code_version
+from experiments.runs import run_progress
 
-# As on one machine. Where a node has less, all runs are content with that.
+# If a node has fewer cores, all runs take as many as that node has.
 _CORES_OF_A_RUN = 2
-_PACKAGES = ('experiments', 'tff_ocs')
+_PACKAGES = ('experiments', 'programs', 'tff_ocs')
 _PORT = 6379
 _CONNECT_SECONDS = 60
-# Joining a cluster that is not there can last for ever, and cannot be
-# interrupted: another process tries it.
+# Joining a cluster that does not exist can take forever and cannot be
+# interrupted, so another process tries it first.
 _PROBE = 'import ray, sys; ray.init(sys.argv[1], log_to_driver=False)'
 
 
@@ -49,7 +51,7 @@ class RayRunner:
         this machine is a node of.
 
     Raises:
-      JobError: If there is none.
+      JobError: If there is no such cluster.
     """
     self._output_dir = output_dir
     self._stack = contextlib.ExitStack()
@@ -58,9 +60,13 @@ class RayRunner:
     self._started = set()
     _settle_replacements(output_dir)
     _join(address)
-    # To import these modules a node would have to start TensorFlow, which only
-    # the run's own process needs: so they are sent with the task.
-    for module in (jobs, locking, sys.modules[__name__]):
+    # They are sent with the task, so that Ray's process can use them.
+    for module in (
+      job_lib,
+      local_runner,
+      run_progress,
+      sys.modules[__name__],
+    ):
       ray.cloudpickle.register_pickle_by_value(module)
     of_nodes = [
       int(node['Resources'].get('CPU', 0))
@@ -71,32 +77,47 @@ class RayRunner:
     self._run = ray.remote(
       num_cpus=self._num_cores, max_retries=0, num_returns='streaming'
     )(_run_on_node)
-    # What Ray tells of its nodes would break into the progress bar.
+    # Ray's messages about its nodes would break the progress bar.
     nowhere = self._stack.enter_context(open(os.devnull, 'w'))
     self._stack.enter_context(contextlib.redirect_stdout(nowhere))
 
   def has_room(self) -> bool:
-    return True  # Ray lets them wait.
+    """Whether another job can be started; Ray keeps jobs waiting itself."""
+    return True
 
   @property
   def num_running(self) -> int:
+    """The number of jobs that are running on a node."""
     return len(self._started)
 
-  def start(self, job):
+  def start(self, job: job_lib.Job) -> None:
+    """Gives a job to Ray.
+
+    Args:
+      job: The job.
+    """
     folder = self._output_dir / job.name
-    jobs.log_path(self._output_dir, job).write_bytes(b'')
+    job_lib.log_path(self._output_dir, job).write_bytes(b'')
     task = self._run.remote(job, _read_files(folder), self._num_cores)
     self._tasks[task] = job
 
-  def count_rounds(self, job) -> int:
+  def count_rounds(self, job: job_lib.Job) -> int:
+    """The number of rounds that a job has finished, as far as is known here.
+
+    Args:
+      job: The job.
+
+    Returns:
+      The number.
+    """
     return self._rounds.get(job.name, 0)
 
-  def wait(self) -> list[jobs.Ended]:
+  def wait(self) -> list[job_lib.Ended]:
     """Waits a little, and returns the jobs that have ended since."""
     ready, _ = ray.wait(
       list(self._tasks),
       num_returns=len(self._tasks),
-      timeout=jobs.POLL_SECONDS,
+      timeout=job_lib.POLL_SECONDS,
     )
     ended = []
     for task in ready:
@@ -104,38 +125,39 @@ class RayRunner:
       try:
         rounds, files, output, status = ray.get(next(task))
       except (ray.exceptions.RayError, StopIteration) as error:
-        end = jobs.Ended(job, 1, _describe_loss(error))
-        with jobs.log_path(self._output_dir, job).open('a') as log:
-          log.write(f'\n{end.loss}\n')
+        end = job_lib.Ended(job, 1, _describe_loss(error))
+        with job_lib.log_path(self._output_dir, job).open('ab') as log:
+          log.write(f'\n{end.loss}\n'.encode())
       else:
         self._started.add(task)
         self._rounds[job.name] = rounds
         if files is not None:
-          if files:  # A run that was refused has made no folder.
+          if files:  # A run with wrong flags makes no folder.
             _replace(self._output_dir / job.name, files)
-          jobs.log_path(self._output_dir, job).write_bytes(output)
-        end = None if status is None else jobs.Ended(job, status)
+          job_lib.log_path(self._output_dir, job).write_bytes(output)
+        end = None if status is None else job_lib.Ended(job, status)
       if end is not None:
         del self._tasks[task]
         self._started.discard(task)
         ended.append(end)
     return ended
 
-  def close(self):
-    ray.shutdown()  # Ends the runs that go on.
+  def close(self) -> None:
+    """Leaves the cluster, which ends the jobs that are running."""
+    ray.shutdown()
     self._stack.close()
 
 
 def _join(address):
   if '://' in address:
-    raise jobs.JobError(
+    raise job_lib.JobError(
       f'--ray_address must be auto, HOST or HOST:PORT, found {address}. Start'
       ' the program on a machine of the cluster.'
     )
   if address != 'auto' and ':' not in address:
     address = f'{address}:{_PORT}'
   os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
-  # Its C++ half would break into the progress bar.
+  # Messages of Ray's C++ part would break the progress bar.
   os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
   try:
     probe = subprocess.run(
@@ -152,21 +174,21 @@ def _join(address):
     reason = f'no answer within {_CONNECT_SECONDS} s'
     is_there = False
   if not is_there:
-    raise jobs.JobError(
+    raise job_lib.JobError(
       f'--ray_address={address}: this machine is not a node of a Ray cluster'
       f' there, or cannot reach it: {reason}. ray start makes it one.'
     )
   with warnings.catch_warnings():
-    # Of things to come in Ray.
+    # Ray announces changes of later versions.
     warnings.simplefilter('ignore', FutureWarning)
     ray.init(
       address,
       log_to_driver=False,
       logging_level=logging.ERROR,
       runtime_env={
-        'py_modules': [str(jobs.ROOT / name) for name in _PACKAGES],
+        'py_modules': [str(job_lib.ROOT / name) for name in _PACKAGES],
         'excludes': ['__pycache__'],
-        'env_vars': {'TFF_OCS_GIT_COMMIT': run_folder.git_commit()},
+        'env_vars': {code_version.VARIABLE: code_version.git_commit()},
       },
     )
 
@@ -174,31 +196,30 @@ def _join(address):
 def _describe_loss(error) -> str:
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   if isinstance(error, ray.exceptions.RayTaskError):
-    lines = lines[-1:]  # Before it comes the traceback.
+    lines = lines[-1:]  # The lines before are a traceback.
   return f'lost by Ray: {(lines or [type(error).__name__])[0]}'
 
 
 def _run_on_node(
-  job: jobs.Job, files: dict[str, bytes], num_cores: int
+  job: job_lib.Job, files: dict[str, bytes], num_cores: int
 ) -> Iterator[tuple[int, Optional[dict[str, bytes]], bytes, Optional[int]]]:
   """Runs a job on the node where this is called.
 
   Args:
     job: The job.
     files: The files of its folder, if it was interrupted.
-    num_cores: How many cores it may use.
+    num_cores: The number of cores that it may use.
 
   Yields:
-    The number of rounds that are done; at each checkpoint and at the end the
-    files of the folder and what the run has printed; at the end its exit
-    status.
+    The number of finished rounds; at each checkpoint and at the end also the
+    files of the folder and the output of the run; at the end its exit status.
   """
   with tempfile.TemporaryDirectory(prefix='tff_ocs_') as output_dir:
     output_dir = pathlib.Path(output_dir)
     folder, log = output_dir / job.name, output_dir / 'log'
     _write_files(folder, files)
     with _cores(num_cores) as cores:
-      process = jobs.start_process(
+      process = local_runner.start_process(
         job.command(output_dir), cwd=output_dir, log=log, cores=cores
       )
       try:
@@ -209,24 +230,30 @@ def _run_on_node(
 
 
 def _follow(process, folder, log):
-  rounds, checkpoint = jobs.count_rounds(folder), _newest_checkpoint(folder)
+  rounds, checkpoint = (
+    run_progress.count_rounds(folder),
+    run_progress.newest_checkpoint(folder),
+  )
   yield rounds, None, b'', None
   while process.poll() is None:
-    # More slowly than the results are fetched.
-    time.sleep(2 * jobs.POLL_SECONDS)
-    now = jobs.count_rounds(folder), _newest_checkpoint(folder)
+    # Less often than the results are fetched.
+    time.sleep(2 * job_lib.POLL_SECONDS)
+    now = (
+      run_progress.count_rounds(folder),
+      run_progress.newest_checkpoint(folder),
+    )
     if now == (rounds, checkpoint):
       continue
     files = None
     if now[1] not in (None, checkpoint):
       try:
         files = _read_files(folder, now[1])
-      except FileNotFoundError:  # It has been replaced by newer ones meanwhile.
+      except FileNotFoundError:  # A newer checkpoint has replaced it.
         continue
     rounds, checkpoint = now
     yield rounds, files, b'' if files is None else log.read_bytes(), None
   yield (
-    jobs.count_rounds(folder),
+    run_progress.count_rounds(folder),
     _read_files(folder),
     log.read_bytes(),
     process.returncode,
@@ -235,7 +262,7 @@ def _follow(process, folder, log):
 
 @contextlib.contextmanager
 def _cores(number):
-  """Cores of this machine that no other run has; all if there are too few."""
+  """Cores of this machine that no other run uses; all if there are too few."""
   folder = pathlib.Path(tempfile.gettempdir()) / f'tff_ocs_cores_{os.getuid()}'
   folder.mkdir(exist_ok=True)
   everything = sorted(os.sched_getaffinity(0))
@@ -251,17 +278,9 @@ def _cores(number):
       if len(cores) == number:
         break
     else:
-      # Ray counts more cores than there are.
+      # Ray counts more cores than the machine has.
       cores = everything
     yield cores
-
-
-def _newest_checkpoint(folder) -> Optional[str]:
-  paths = (folder / 'checkpoints').glob('after_round_*')
-  # What is being written has more at its end.
-  numbers = [path.name[len('after_round_') :] for path in paths]
-  rounds = [int(number) for number in numbers if number.isdigit()]
-  return f'after_round_{max(rounds)}' if rounds else None
 
 
 def _read_files(
@@ -271,17 +290,17 @@ def _read_files(
 
   Args:
     folder: The run's folder, which need not exist.
-    checkpoint: The one checkpoint to read, while the run goes on; `None` reads
-      all there are.
+    checkpoint: The one checkpoint to read while the run goes on; `None` reads
+      all of them.
 
   Returns:
     The contents of the files.
 
   Raises:
-    FileNotFoundError: If a file was removed meanwhile.
+    FileNotFoundError: If a file is removed at the same time.
   """
   files = {}
-  # Sorted, the checkpoints come before the metrics, which must not end earlier.
+  # In this order a checkpoint is read before the metrics, which must reach it.
   for path in sorted(folder.rglob('*')):
     parts = path.relative_to(folder).parts
     if checkpoint is not None:
@@ -305,7 +324,7 @@ def _write_files(folder: pathlib.Path, files: dict[str, bytes]) -> None:
 
 
 def _replace(folder: pathlib.Path, files: dict[str, bytes]) -> None:
-  """Replaces a folder wholly, or not at all."""
+  """Replaces a folder atomically."""
   partial = folder.with_name(f'.{folder.name}.partial')
   shutil.rmtree(partial, ignore_errors=True)
   _write_files(partial, files)
@@ -317,7 +336,7 @@ def _replace(folder: pathlib.Path, files: dict[str, bytes]) -> None:
 
 
 def _settle_replacements(output_dir: pathlib.Path) -> None:
-  """Ends what `_replace` had begun when a former program ended."""
+  """Completes or undoes a `_replace` that a former program left unfinished."""
   for former in output_dir.glob('.*.former'):
     folder = output_dir / former.name[1 : -len('.former')]
     if folder.exists():

@@ -1,4 +1,4 @@
-"""With which probability q_i each client is available: `--availability`."""
+"""The flag --availability: the probabilities q_i that clients are available."""
 
 import csv
 import hashlib
@@ -12,23 +12,25 @@ from typing import Union
 
 import numpy as np
 
+from programs import paths
+
 _HEADER = ['client_id', 'q']
 # Clients compute with float32.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 class AvailabilityError(ValueError):
-  """Raised if `--availability` is not as it should be."""
+  """Raised if the value of `--availability` is wrong."""
 
 
 class Availability(NamedTuple):
-  """The value of the flag, read.
+  """The probabilities that the flag describes.
 
   Attributes:
     flag: The flag as it was given, for messages.
-    setting: What a run records of it: a number; or the SHA-256 of a file, which
-      is the same wherever the file is; or `None`.
-    of_client: Where there is a file: q by the client's id.
+    setting: The value that a run records: a number; or the SHA-256 of a file,
+      which does not depend on the file's place; or `None`.
+    of_client: If there is a file: q by the client's id.
   """
 
   flag: str
@@ -37,7 +39,7 @@ class Availability(NamedTuple):
 
   @property
   def short_name(self) -> str:
-    """Tells it from others, in the name of a run's folder."""
+    """A short form of the setting, for the name of a run's folder."""
     if self.of_client is None:
       return f'{self.setting:g}'
     return self.setting.split(':')[1][:8]
@@ -54,7 +56,7 @@ class Availability(NamedTuple):
       q by the client's id; `None` if the flag is not given.
 
     Raises:
-      AvailabilityError: If the file has not exactly these clients.
+      AvailabilityError: If the clients of the file are not exactly these.
     """
     if self.setting is None:
       return None
@@ -88,7 +90,7 @@ def read(text: Optional[str], folder: str = '.') -> Availability:
   Args:
     text: A number, above 0 and at most 1; or the path of a CSV file with the
       header 'client_id,q' and a line for each client of the pool; or `None`.
-    folder: What the path is relative to, if it is.
+    folder: The folder that a relative path starts from.
 
   Returns:
     The `Availability`.
@@ -103,7 +105,11 @@ def read(text: Optional[str], folder: str = '.') -> Availability:
   try:
     constant = float(text)
   except ValueError:
-    return _read_file(flag, pathlib.Path(folder, text))
+    try:
+      path = pathlib.Path(folder, paths.expand(text))
+    except ValueError as error:
+      raise AvailabilityError(f'{flag}: {error}') from error
+    return _read_file(flag, path)
   if not _SMALLEST <= constant <= 1:
     raise AvailabilityError(
       f'{flag} must be above 0 and at most 1, or the path of a file.'
@@ -114,7 +120,7 @@ def read(text: Optional[str], folder: str = '.') -> Availability:
 def _read_file(flag, path):
   try:
     content = path.read_bytes()
-    # As spreadsheets write it, with a byte order mark.
+    # Spreadsheets write a byte order mark.
     lines = list(csv.reader(io.StringIO(content.decode('utf-8-sig'))))
   except (OSError, UnicodeDecodeError, csv.Error) as error:
     raise AvailabilityError(
@@ -135,7 +141,7 @@ def _read_file(flag, path):
     client_id, q = fields
     if client_id in of_client:
       raise AvailabilityError(
-        f'{where}: the client {client_id!r} is there twice.'
+        f'{where}: the client {client_id!r} occurs twice.'
       )
     try:
       of_client[client_id] = float(q)

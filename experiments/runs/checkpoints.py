@@ -1,8 +1,8 @@
 """Checkpoints of a run, in TFF's `FileProgramStateManager`.
 
-A run is a function of its settings, of the server's state and of the number of
-the round: cohorts, shuffles and coins follow from the seed and that number. So
-this is all that is kept, with the bits sent so far.
+A run is a function of its settings, the server's state and the number of the
+round, since cohorts, shuffles and coins follow from the seed and that number.
+So a checkpoint holds the state, with the bits sent so far, for a round.
 """
 
 import asyncio
@@ -19,13 +19,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_ocs.records import writing
+from experiments.runs import run_progress
+from tff_ocs.records import files
 
-_PREFIX = 'after_round_'
+_PREFIX = run_progress.CHECKPOINT_PREFIX
 
 
 class Progress(NamedTuple):
-  """How far a run has come.
+  """The progress of a run.
 
   Attributes:
     state: The state of the training process.
@@ -46,7 +47,7 @@ class Checkpoints:
       path: The folder.
     """
     self._path = pathlib.Path(path)
-    # What was being written when a former run ended.
+    # Checkpoints that were being written when a former run ended.
     for partial in self._path.glob(f'{_PREFIX}*_temp*'):
       shutil.rmtree(partial)
     self._manager = tff.program.FileProgramStateManager(
@@ -58,7 +59,7 @@ class Checkpoints:
     )
 
   def save(self, progress: Progress, round_num: int) -> None:
-    """Saves the progress after a round; it is there wholly or not at all.
+    """Saves the progress after a round, atomically.
 
     Args:
       progress: The progress.
@@ -67,7 +68,7 @@ class Checkpoints:
     Raises:
       OSError: If the folder cannot be written to.
     """
-    with writing.explained(self._path_of(round_num)):
+    with files.explaining_write_errors(self._path_of(round_num)):
       asyncio.run(self._manager.save(progress, round_num))
 
   def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:
@@ -77,23 +78,24 @@ class Checkpoints:
       like: A progress of the same structure.
 
     Returns:
-      The progress and the number of the round to go on with; `None` and 0 if
-      there is no checkpoint.
+      The progress and the number of the next round; `None` and 0 if there is no
+      checkpoint.
 
     Raises:
-      OSError: If the folder cannot be written to, and what cannot be read not
-        be dropped.
+      OSError: If a checkpoint that cannot be read cannot be removed either, or
+        if there is not enough memory.
     """
     for version in reversed(self._versions()):
       try:
         progress = asyncio.run(self._manager.load(version, like))
         _check_state(progress.state, like.state)
       except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-        # Says nothing against the file.
+        # The file may be whole.
         raise OSError(
-          f'{self._path_of(version)} cannot be read for want of memory.'
+          f'{self._path_of(version)} cannot be read: there is not enough'
+          ' memory.'
         ) from error
-      except Exception as error:  # Whatever TensorFlow finds wrong with a file.
+      except Exception as error:  # TensorFlow raises many types for a bad file.
         logging.warning(
           'The checkpoint after round %d cannot be read (%s); the run goes on'
           ' from the one before, or else from its start.',
@@ -108,7 +110,7 @@ class Checkpoints:
   def drop_from(self, round_num: int) -> None:
     """Drops the checkpoints after rounds whose metrics are lost.
 
-    Going on from them would leave a gap in the metrics.
+    A run that continued from them would leave a gap in its metrics.
 
     Args:
       round_num: The number of the first such round.
@@ -126,9 +128,14 @@ class Checkpoints:
         )
         self._drop(version)
 
+  @property
+  def are_there(self) -> bool:
+    """Whether there is a checkpoint."""
+    return bool(self._versions())
+
   def remove(self) -> None:
     """Removes all checkpoints, once the run is finished."""
-    # What cannot be removed does no harm any more.
+    # A checkpoint that cannot be removed does no harm any more.
     shutil.rmtree(self._path, ignore_errors=True)
 
   def _versions(self):
@@ -139,12 +146,12 @@ class Checkpoints:
 
   def _drop(self, version):
     path = self._path_of(version)
-    with writing.explained(path):
+    with files.explaining_write_errors(path):
       shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _check_state(found, expected):
-  """Checks what TFF does not: that the tensors are of the same kind."""
+  """Checks shapes and types of the tensors, which TFF does not check."""
   found, expected = tf.nest.flatten(found), tf.nest.flatten(expected)
   for value, like in zip(found, expected):
     value, like = np.asarray(value), np.asarray(like)

@@ -1,29 +1,27 @@
-"""The folder that a run leaves behind.
+"""The folder that a run leaves behind, and how a run starts, goes on and ends.
 
 It holds
 
 *   `config.json`: every setting, what the data is, the versions of the packages
     and of this code, and the threads, on which results depend bit for bit;
-*   `metrics.csv`: one line a round, see `METRICS`;
-*   `weights.npz`: the final weights; its presence says that the run is
-    finished;
+*   `metrics.csv`: one line for each round, see docs/metrics.md;
+*   `weights.npz`: the final weights, which exist once the run is finished;
 *   `checkpoints/`: while the run is not finished, see `checkpoints`;
 *   `events/`: the metrics for TensorBoard;
 *   `log.txt`.
+
+`tff_ocs.records` defines, writes and reads the first three.
 """
 
 import asyncio
 import collections
 import contextlib
 import importlib.metadata
-import io
-import json
 import logging as python_logging
 import os
 import pathlib
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from logging import handlers
@@ -31,61 +29,37 @@ from typing import Any
 from typing import Optional
 from typing import Union
 
-import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
 from experiments.runs import checkpoints
+from experiments.runs import code_version
 from tff_ocs import execution
-from tff_ocs.records import locking
-from tff_ocs.records import writing
+from tff_ocs.records import files
+from tff_ocs.records import metrics as metrics_lib
+from tff_ocs.records import settings as settings_lib
+from tff_ocs.records import weights as weights_lib
 
-METRICS = {
-  'training_loss': "mean loss along the available clients' SGD paths",
-  'available': 'clients of the cohort that were available',
-  'participants': 'clients that sent their update',
-  'expected_participants': 'the sum of the probabilities',
-  'num_iterations': 'executed iterations of AOCS',
-  'non_finite_clients': 'clients with a NaN or infinite update, never sent',
-  'improvement_factor': 'alpha^k, Eq. (15): 1 is as uniform, 0 as full',
-  'relative_improvement_factor': 'gamma^k, Eq. (16)',
-  'cohort_examples': 'examples of the available clients of the cohort',
-  'uplink_bits': 'bits that the clients sent in the round',
-  'cumulative_uplink_bits': 'bits sent up to and including the round',
-  'seconds': 'duration of the round, without evaluation',
-  'validation_accuracy': 'after the round; empty where not evaluated',
-  'validation_loss': 'likewise',
-}
-
-
-# All that a run writes, but `config.json`: without it, what an interrupted
-# removal leaves would not be known as a run's. The weights, which say that the
-# run is finished, come first.
+# All that a run writes, except `config.json`: without it, the rest that an
+# interrupted removal leaves would not be recognised as a run's. The weights,
+# which mean that the run is finished, come first.
 _WRITTEN = (
   'weights*.npz',
   'checkpoints',
   'events',
   'log.txt',
-  'metrics.csv*',
+  'metrics.*csv*',
 )
-
-# What all runs were before there were flags for it.
-FORMER_SETTINGS = {
-  'algorithm': 'fedavg',
-  'availability': None,
-  'client_weighting': 'num_examples',
-  'compression': 'none',
-  'dithering_bits': 4,
-  'random_k_fraction': 0.1,
-  'uniform_skips_silent_clients': False,
-}
-
-_PARTIAL_CONFIG = 'config.json.partial'
+# A run that ended before it could write its settings has left only these.
+_LEFT_WITHOUT_CONFIG = (
+  'config.partial.json',
+  'config.json.partial',  # The name in former versions.
+  files.LOCK,
+)
 
 
 class RunFolder:
-  """Where one run writes its results."""
+  """The folder of one run, from its start to its end."""
 
   def __init__(
     self,
@@ -108,10 +82,9 @@ class RunFolder:
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
     self._is_started = False
-    self._lock_descriptor = None
-    # A run that could not even write its settings has left nothing else.
+    self._lock = None
     if self.path.is_dir() and any(
-      path.name != _PARTIAL_CONFIG for path in self.path.iterdir()
+      path.name not in _LEFT_WITHOUT_CONFIG for path in self.path.iterdir()
     ):
       if self._read_config() is None:
         raise FileExistsError(
@@ -132,36 +105,25 @@ class RunFolder:
     if not os.access(existing, os.W_OK | os.X_OK):
       raise PermissionError(f'{existing} cannot be written to.')
 
-  def _read_config(self) -> Optional[dict[str, Any]]:
-    """The former run's `config.json`; `None` if there is none of a run."""
+  def _read_config(
+    self,
+  ) -> Optional[tuple[settings_lib.Settings, dict[str, Any]]]:
+    """The settings and the environment of a former run, if there is one."""
     try:
-      config = json.loads((self.path / 'config.json').read_text())
-    except (OSError, ValueError):
+      return settings_lib.read_config(self.path)
+    except (OSError, files.RecordError):
       return None
-    if not isinstance(config, dict) or 'environment' not in config:
-      return None
-    return {**FORMER_SETTINGS, **config}
-
-  def _lock(self) -> None:
-    """Keeps other processes from the folder until the run ends."""
-    try:
-      self._lock_descriptor = locking.lock_folder(self.path)
-    except BlockingIOError:
-      raise FileExistsError(
-        f'Another process is running in {self.path}. Wait for it, end it, or'
-        ' use another --output_dir or --run_name.'
-      ) from None
 
   @property
   def is_finished(self) -> bool:
     """Whether the run's final weights are there."""
-    return (self.path / 'weights.npz').exists()
+    return (self.path / weights_lib.WEIGHTS).exists()
 
   def check_settings(self, settings: Mapping[str, Any]) -> None:
     """Checks that a former run in the folder, if there is one, is the same.
 
     Args:
-      settings: The settings of this run, as for `start`.
+      settings: The settings of this run by name, or those that are known yet.
 
     Raises:
       FileExistsError: If the former run is to be continued, but had other
@@ -170,102 +132,83 @@ class RunFolder:
     former = self._read_config()
     if self._overwrite or former is None:
       return
-    # As they are after being written and read.
-    settings = json.loads(json.dumps(settings))
-    for name in settings:
-      if settings[name] != former.get(name):
-        raise FileExistsError(
-          f'{self.path} holds a run with --{name}={former.get(name)}, not'
-          f' {settings[name]}: it cannot be continued. Use the same flags,'
-          ' --overwrite to replace it, or another --output_dir or --run_name.'
-        )
+    for name, recorded, asked in former[0].differences(settings):
+      raise FileExistsError(
+        f'{self.path} holds a run with --{name}={recorded}, not {asked}: it'
+        ' cannot be continued. Use the same flags, --overwrite to replace it,'
+        ' or another --output_dir or --run_name.'
+      )
 
   def start(
-    self, settings: Mapping[str, Any], worker_address: Optional[str] = None
+    self,
+    settings: settings_lib.Settings,
+    worker_address: Optional[str] = None,
   ) -> None:
-    """Makes the folder ready and writes `config.json`, or continues a run.
+    """Locks the folder and writes `config.json`, or continues a former run.
 
     Args:
-      settings: The settings, JSON values by name; the environment is added.
+      settings: The settings.
       worker_address: Where the worker is, if not on this machine.
 
     Raises:
-      FileExistsError: As `check_settings`.
+      FileExistsError: As `check_settings`; or if another process uses the
+        folder, or has finished the run meanwhile.
       OSError: If the folder cannot be written to.
+      RecordError: If `metrics.csv` of the former run is damaged.
     """
-    with writing.explained(self.path):
+    with files.explaining_write_errors(self.path):
       self.path.mkdir(parents=True, exist_ok=True)
-    self._lock()
-    self.check_settings(settings)
+    try:
+      self._lock = files.lock_folder(self.path)
+    except BlockingIOError:
+      raise FileExistsError(
+        f'Another process is running in {self.path}. Wait for it, end it, or'
+        ' use another --output_dir or --run_name.'
+      ) from None
+    try:
+      self._start(settings, worker_address)
+    except BaseException:
+      self.close()
+      raise
+
+  def _start(self, settings, worker_address):
+    self.check_settings(settings.to_json())
     if self.is_finished and not self._overwrite:
       raise FileExistsError(
         f'{self.path} was finished by another process meanwhile; use'
         ' --overwrite to run it again.'
       )
     former = None if self._overwrite else self._read_config()
-    with writing.explained(self.path):
+    with files.explaining_write_errors(self.path):
       for pattern in _WRITTEN if self._overwrite else ('metrics.csv_temp*',):
         for path in self.path.glob(pattern):
           shutil.rmtree(path) if path.is_dir() else path.unlink()
     environment = _describe_environment(worker_address)
     if former is None:
-      config = {**settings, 'environment': environment}
-      with writing.explained(self.path / 'config.json'):
-        partial = self.path / _PARTIAL_CONFIG
-        partial.write_text(json.dumps(config, indent=2) + '\n')
-        partial.replace(self.path / 'config.json')
+      with files.explaining_write_errors(self.path / settings_lib.CONFIG):
+        settings_lib.write_config(self.path, settings, environment)
     else:
-      for name, value in environment.items():
-        if value != former['environment'].get(name):
-          logging.warning(
-            'The run is continued with another %s: %s, not %s. Its metrics may'
-            ' differ from those of an uninterrupted run.',
-            name,
-            value,
-            former['environment'].get(name),
-          )
+      _warn_of_changes(former[1], environment)
     self._is_started = True
-    with writing.explained(self.path / 'checkpoints'):
+    with files.explaining_write_errors(self.path / 'checkpoints'):
       self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
-    with writing.explained(self.path / 'metrics.csv'):
-      num_rounds = self._mend_metrics()
-      self._csv_manager = tff.program.CSVFileReleaseManager(
-        self.path / 'metrics.csv',
-        # Written whole and renamed in each round: there is never half a line.
-        save_mode=tff.program.CSVSaveMode.WRITE,
-        key_fieldname='round',
-      )
-    with writing.explained(self.path / 'checkpoints'):
-      self.checkpoints.drop_from(num_rounds)
-    with writing.explained(self.path / 'events'):
+    self._check_metrics_of_checkpoints()
+    self._metrics = metrics_lib.MetricsWriter(self.path)
+    self.checkpoints.drop_from(self._metrics.num_rounds)
+    with files.explaining_write_errors(self.path / 'events'):
       self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
         self.path / 'events'
       )
 
-  def _mend_metrics(self) -> int:
-    """Cuts `metrics.csv` off where it is damaged; returns its rounds.
-
-    A run does not damage it, but the end of the machine's power may.
-    """
-    path = self.path / 'metrics.csv'
-    if not path.exists():
-      return 0
-    content = path.read_bytes()
-    lines = content.decode('latin-1').splitlines(keepends=True)
-    num_whole = _count_whole_lines(lines)
-    if num_whole < len(lines) or not lines:
-      logging.warning(
-        'metrics.csv is damaged from line %d on; what is missing is computed'
-        ' again.',
-        num_whole + 1,
+  def _check_metrics_of_checkpoints(self):
+    """Checks that good checkpoints are not dropped for want of metrics.csv."""
+    is_missing = not (self.path / metrics_lib.METRICS).exists()
+    if is_missing and self.checkpoints.are_there:
+      raise files.RecordError(
+        f'{self.path} cannot be continued: it has checkpoints, but no'
+        f' {metrics_lib.METRICS}. Nothing was changed. Put that file back, or'
+        ' use --overwrite to start the run again.'
       )
-      if num_whole == 0:
-        path.unlink()
-      else:
-        partial = self.path / 'metrics.csv_temp'
-        partial.write_bytes(''.join(lines[:num_whole]).encode('latin-1'))
-        partial.replace(path)
-    return max(num_whole - 1, 0)
 
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
     """Adds a round to `metrics.csv` and to the events.
@@ -274,20 +217,22 @@ class RunFolder:
     ended between two checkpoints, are replaced; the events have them twice.
 
     Args:
-      metrics: Values by name, of `METRICS`.
+      metrics: Values by name, of `metrics.COLUMNS`.
       round_num: The number of the round.
 
     Raises:
       OSError: If the folder cannot be written to.
     """
-    metrics = collections.OrderedDict(metrics)
-    with writing.explained(self.path / 'metrics.csv'):
-      asyncio.run(self._csv_manager.release(metrics, round_num))
-    with writing.explained(self.path / 'events'):
-      asyncio.run(self._tensorboard_manager.release(metrics, round_num))
+    self._metrics.write(metrics, round_num)
+    with files.explaining_write_errors(self.path / 'events'):
+      asyncio.run(
+        self._tensorboard_manager.release(
+          collections.OrderedDict(metrics), round_num
+        )
+      )
 
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
-    """Writes `weights.npz`, in the model's order, and drops the checkpoints.
+    """Writes `weights.npz`, drops the checkpoints and frees the folder.
 
     Args:
       weights: The final weights.
@@ -295,30 +240,28 @@ class RunFolder:
     Raises:
       OSError: If the folder cannot be written to.
     """
-    arrays = tf.nest.flatten((weights.trainable, weights.non_trainable))
-    content = io.BytesIO()
-    np.savez(content, *[np.asarray(array) for array in arrays])
-    with writing.explained(self.path / 'weights.npz'):
-      partial = self.path / 'weights.partial.npz'
-      with partial.open('wb') as file:
-        file.write(content.getbuffer())
-        # There before the name that says so, whatever happens to the machine.
-        file.flush()
-        os.fsync(file.fileno())
-      partial.replace(self.path / 'weights.npz')
+    weights_lib.write_weights(self.path, weights)
     self.checkpoints.remove()
+    self.close()
+
+  def close(self) -> None:
+    """Frees the folder for other processes; does nothing if it is free."""
+    if self._lock is not None:
+      self._lock.release()
+      self._lock = None
 
   @contextlib.contextmanager
   def log(self):
     """Sends what is logged, from INFO on, to `log.txt` once there is a folder.
 
     Meanwhile the console, which belongs to the progress bar, shows warnings and
-    errors only. If the folder is never started, nothing is written.
+    errors only. If the folder is never started, nothing is written. In the end
+    the folder is freed for other processes.
     """
     handler = _LateFileHandler(self.path / 'log.txt', lambda: self._is_started)
     logger, console = logging.get_absl_logger(), logging.get_absl_handler()
     levels = logger.level, console.level
-    # It would tell of each checkpoint.
+    # TensorFlow logs each checkpoint.
     python_logging.getLogger('tensorflow').setLevel(python_logging.WARNING)
     logger.addHandler(handler)
     logger.setLevel(python_logging.INFO)
@@ -333,9 +276,20 @@ class RunFolder:
       logger.setLevel(levels[0])
       console.setLevel(levels[1])
       handler.close()
-      if self._lock_descriptor is not None:
-        os.close(self._lock_descriptor)
-        self._lock_descriptor = None
+      self.close()
+
+
+def _warn_of_changes(former, environment):
+  """Warns of each difference from the environment that the run began in."""
+  for name, value in environment.items():
+    if value != former.get(name):
+      logging.warning(
+        'The run is continued with another %s: %s, not %s. Its metrics may'
+        ' differ from those of an uninterrupted run.',
+        name,
+        value,
+        former.get(name),
+      )
 
 
 class _LateFileHandler(handlers.MemoryHandler):
@@ -360,14 +314,14 @@ class _LateFileHandler(handlers.MemoryHandler):
 
 
 class _LogFile(python_logging.FileHandler):
-  """Does without the file if it cannot be written, and says so once.
+  """Gives up if the file cannot be written, and says so once.
 
-  What keeps the log from being written most often keeps the metrics too, which
-  then end the run; and the log alone is not worth a run.
+  A run is worth more than its log. A fault that stops the log usually stops the
+  metrics too, and these end the run.
   """
 
   def __init__(self, path):
-    super().__init__(path, delay=True)
+    super().__init__(path, encoding='utf-8', delay=True)
     self.setFormatter(
       python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
     )
@@ -376,7 +330,7 @@ class _LogFile(python_logging.FileHandler):
   def emit(self, record):
     try:
       super().emit(record)
-    except OSError:  # Raised by the opening only.
+    except OSError:  # Raised only when the file is opened.
       self.handleError(record)
 
   def handleError(self, record):  # noqa: N802, the base class' name.
@@ -394,57 +348,17 @@ class _LogFile(python_logging.FileHandler):
       super().close()
 
 
-def _count_whole_lines(lines) -> int:
-  """How many lines from the first on are a header and the rounds 0, 1, ..."""
-  fields = []
-  for number, line in enumerate(lines):
-    values = line.rstrip('\r\n').split(',')
-    if number == 0:
-      fields = values
-      is_whole = values[0] == 'round'
-    else:
-      is_whole = len(values) == len(fields) and values[0] == str(number - 1)
-    if not is_whole or not line.endswith('\n'):
-      return number
-  return len(lines)
-
-
 def _describe_environment(worker_address) -> dict[str, Any]:
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'jax')
   return {
-    'git_commit': git_commit(),
+    'git_commit': code_version.git_commit(),
     'python': platform.python_version(),
     'packages': {p: importlib.metadata.version(p) for p in packages},
     'machine': platform.machine(),
     'cpus': len(os.sched_getaffinity(0)),
-    # Of another's worker they are not known.
+    # Those of a remote worker are not known.
     'threads_per_client': (
       execution.threads_per_client() if worker_address is None else None
     ),
     'worker_address': worker_address,
   }
-
-
-def git_commit() -> str:
-  """The commit of this code, with '+changes' where files differ from it."""
-  # On another machine, to which only the code was sent.
-  commit = os.environ.get('TFF_OCS_GIT_COMMIT')
-  if commit:
-    return commit
-
-  def git(*arguments):
-    return subprocess.run(
-      ['git', *arguments],
-      cwd=pathlib.Path(__file__).parent,
-      capture_output=True,
-      text=True,
-    )
-
-  try:
-    commit = git('rev-parse', 'HEAD')
-    changes = git('status', '--porcelain', '--untracked-files=no')
-  except OSError:  # There is no git.
-    return 'unknown'
-  if commit.returncode:
-    return 'unknown'
-  return commit.stdout.strip() + ('+changes' if changes.stdout.strip() else '')

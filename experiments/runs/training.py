@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Optional
+from typing import Union
 
 import numpy as np
 import tensorflow_federated as tff
@@ -15,6 +16,7 @@ from absl import logging
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
 from tff_ocs import simple_fedavg
+from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
 
 
@@ -56,18 +58,19 @@ def train(
   under comparison share them.
 
   Args:
-    task: What is trained.
-    process: How, as of `tff_ocs.build_federated_averaging_process` with a
-      `tff_ocs.ClientSamplingFactory`.
+    task: The task to train on.
+    process: A process as that of `tff_ocs.build_federated_averaging_process`
+      with a `tff_ocs.ClientSamplingFactory`.
     clients_per_round: The size n of the cohort.
     total_rounds: The number of rounds.
     rounds_per_eval: The validation set is evaluated after each round whose
       number, from 0, is divisible by it, and after the last.
-    rounds_per_checkpoint: A checkpoint is saved after each so many rounds.
+    rounds_per_checkpoint: The number of rounds from one checkpoint to the next;
+      none is saved after the last round, which the final weights follow.
     seed: The experiment's seed.
-    folder: The run's folder, started. The run goes on from its last
+    folder: The run's folder, started. The run continues from its last
       checkpoint.
-    name: What the progress bar calls the run.
+    name: The name of the run in the progress bar.
     availability: For a process with availability: the probability q_i of each
       client, by its id.
 
@@ -89,7 +92,7 @@ def train(
       progress.state,
       int(progress.cumulative_uplink_bits),
     )
-  # What is there by now stays: only what comes later need be looked through.
+  # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
   gc.freeze()
   shown = {}
@@ -99,33 +102,16 @@ def train(
     initial=first_round,
     total=total_rounds,
     unit='round',
-    file=sys.stderr,  # On the standard output there may be results.
+    file=sys.stderr,  # The standard output may hold results.
   )
   for round_num in rounds:
     start = time.monotonic()
     state, output = process.next(state, cohort_of(round_num))
     seconds = time.monotonic() - start
-    of_aggregator = output['aggregator']
-    cumulative_bits += int(of_aggregator['uplink_bits'])
-    metrics = {
-      'training_loss': float(output['training_loss']),
-      'available': int(
-        of_aggregator.get('available', of_aggregator['cohort_size'])
-      ),
-      'participants': int(of_aggregator['participants']),
-      'expected_participants': float(of_aggregator['expected_participants']),
-      'num_iterations': int(of_aggregator['num_iterations']),
-      'non_finite_clients': int(of_aggregator['non_finite_clients']),
-      **{
-        name: float(of_aggregator[name])
-        for name in ('improvement_factor', 'relative_improvement_factor')
-        if name in of_aggregator
-      },
-      'cohort_examples': int(output['num_examples']),
-      'uplink_bits': int(of_aggregator['uplink_bits']),
-      'cumulative_uplink_bits': cumulative_bits,
-      'seconds': round(seconds, 4),
-    }
+    cumulative_bits += int(output['aggregator']['uplink_bits'])
+    metrics = _metrics_of_round(output)
+    metrics['cumulative_uplink_bits'] = cumulative_bits
+    metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
       evaluation = evaluate(state.weights)
       metrics['validation_accuracy'] = evaluation.accuracy
@@ -141,9 +127,11 @@ def train(
         metrics['non_finite_clients'],
       )
     shown['loss'] = f'{metrics["training_loss"]:.3f}'
-    shown['Gbit'] = f'{cumulative_bits / 1e9:.2f}'
+    unit = units.choose_bits_unit(cumulative_bits)
+    shown['sent'] = f'{cumulative_bits / unit.size:.2f} {unit.name}'
     rounds.set_postfix(shown)
-    if (round_num + 1) % rounds_per_checkpoint == 0:
+    is_last = round_num == total_rounds - 1
+    if (round_num + 1) % rounds_per_checkpoint == 0 and not is_last:
       folder.checkpoints.save(
         checkpoints.Progress(state, cumulative_bits), round_num
       )
@@ -153,13 +141,34 @@ def train(
   folder.finish(state.weights)
 
 
+def _metrics_of_round(output) -> dict[str, Union[int, float]]:
+  """The metrics that the output of a process's `next` determines."""
+  of_aggregator = output['aggregator']
+  metrics = {
+    'training_loss': float(output['training_loss']),
+    'available': int(
+      of_aggregator.get('available', of_aggregator['cohort_size'])
+    ),
+    'participants': int(of_aggregator['participants']),
+    'expected_participants': float(of_aggregator['expected_participants']),
+    'num_iterations': int(of_aggregator['num_iterations']),
+    'non_finite_clients': int(of_aggregator['non_finite_clients']),
+  }
+  for name in ('improvement_factor', 'relative_improvement_factor'):
+    if name in of_aggregator:
+      metrics[name] = float(of_aggregator[name])
+  metrics['cohort_examples'] = int(output['num_examples'])
+  metrics['uplink_bits'] = int(of_aggregator['uplink_bits'])
+  return metrics
+
+
 def _build_cohorts(
   task: task_lib.Task,
   clients_per_round: int,
   seed: int,
   availability: Optional[Mapping[str, float]],
 ) -> Callable[[int], list]:
-  """A function from the round to the cohort's data, as the process takes it."""
+  """A function from the round to the data of its cohort."""
   draw = tff.simulation.build_uniform_sampling_fn(
     task.train.client_ids, replace=False, random_seed=seed
   )

@@ -1,8 +1,8 @@
 """The right-hand sides of the paper's convergence theorems.
 
-Each is of one round: E||x^{k+1} - x*||^2 or E f(x^{k+1}) - f* is at most the
-mean of `stated` over the repeats. `repaired` is the bound with the faults of
-its derivation repaired, see docs/theory.md.
+Each theorem is about one round: it says that E||x^{k+1} - x*||^2, or
+E f(x^{k+1}) - f*, is at most the mean of `stated` over the repeats. `repaired`
+is a bound that can be proved, see docs/theory.md.
 """
 
 import abc
@@ -14,12 +14,12 @@ import numpy as np
 
 from experiments.theory import problems
 
-# gamma^k is measured; a step size may exceed the limit by so much.
+# Step sizes may exceed a limit by this fraction, since gamma^k is measured.
 _TOLERANCE = 0.01
 
 
 class Position(NamedTuple):
-  """Where the repeats are before a round; arrays of shape [repeats].
+  """The state of the repeats before a round, as arrays of shape [repeats].
 
   Attributes:
     squared_distance: ||x^k - x*||^2.
@@ -33,11 +33,11 @@ class Position(NamedTuple):
 
 
 class Steps(NamedTuple):
-  """The sizes of a round's steps.
+  """The step sizes of a round.
 
   Attributes:
-    step_size: eta^k; in FedAvg R eta_l^k eta_g^k.
-    global_step_size: eta_g^k; 1 in DSGD, which has none.
+    step_size: eta^k. In FedAvg it is R eta_l^k eta_g^k.
+    global_step_size: eta_g^k. It is 1 in DSGD, which has none.
   """
 
   step_size: float
@@ -45,7 +45,7 @@ class Steps(NamedTuple):
 
 
 def position(problem: problems.Problem, x: np.ndarray) -> Position:
-  """Where the points x, of shape [repeats, d], are."""
+  """Computes the `Position` of points x of shape [repeats, d]."""
   return Position(
     squared_distance=np.sum((x - problem.minimiser) ** 2, axis=-1),
     gap=problem.value(x) - problem.minimum,
@@ -54,12 +54,12 @@ def position(problem: problems.Problem, x: np.ndarray) -> Position:
 
 
 class Theorem(abc.ABC):
-  """A bound of one round.
+  """A theorem about one round.
 
   Attributes:
-    number: In the paper.
-    bounds_distance: Whether E||x^{k+1} - x*||^2 is bounded, or else
-      E f(x^{k+1}) - f*.
+    number: The number of the theorem in the paper.
+    bounds_distance: Whether the theorem bounds E||x^{k+1} - x*||^2. Otherwise
+      it bounds E f(x^{k+1}) - f*.
     is_local: Whether clients take several local steps (FedAvg).
   """
 
@@ -87,21 +87,21 @@ class Theorem(abc.ABC):
 
   @abc.abstractmethod
   def stated(self, before: Position, gamma: float, steps: Steps) -> np.ndarray:
-    """The paper's right-hand side, whether or not its conditions hold."""
+    """The right-hand side in the paper, whether or not its conditions hold."""
 
   @abc.abstractmethod
   def repaired(
     self, before: Position, gamma: float, steps: Steps
   ) -> Optional[np.ndarray]:
-    """The repaired one, or `None` where its conditions do not hold."""
+    """The repaired right-hand side, or `None` if its conditions do not hold."""
 
   def allows(self, gamma: float, steps: Steps) -> bool:
-    """Whether the theorem's conditions hold, up to how gamma is known."""
+    """Whether the conditions of the theorem hold, up to the error of gamma."""
     return steps.step_size <= (1 + _TOLERANCE) * self.step_limit(gamma) and (
       1 + _TOLERANCE
     ) * steps.global_step_size >= self.global_step_size(gamma)
 
-  def _stated_mismatch(self):
+  def _squared_mismatch(self):
     """The sum of w_i^2 Z_i."""
     return float(self._problem.weights**2 @ self._problem.mismatches)
 
@@ -121,12 +121,16 @@ class Theorem13(Theorem):
     return gamma / ((1 + self._w * self._slope) * self._l)
 
   def stated(self, before, gamma, steps):
-    return self._bound(before, gamma, steps, self._stated_mismatch())
+    return self._bound(before, gamma, steps, self._squared_mismatch())
 
   def repaired(self, before, gamma, steps):
     if not self.allows(gamma, steps):
       return None
-    return self._bound(before, gamma, steps, self._w * self._mismatch())
+    mismatch = self._w * self._mismatch()
+    # For steps of at most half the limit there is a second repair.
+    if 2 * steps.step_size <= (1 + _TOLERANCE) * self.step_limit(gamma):
+      mismatch = min(mismatch, 2 * self._squared_mismatch())
+    return self._bound(before, gamma, steps, mismatch)
 
   def _bound(self, before, gamma, steps, mismatch):
     eta = steps.step_size
@@ -139,9 +143,10 @@ class Theorem13(Theorem):
 
 
 class Theorem15(Theorem):
-  """DSGD, non-convex. It has no limit; here it is where the descent is largest.
+  """DSGD, non-convex.
 
-  Of eta (1 - (1 + M) L / (2 gamma) eta), the factor of ||grad f||^2.
+  The theorem has no step limit. `step_limit` is the eta that maximises eta (1 -
+  (1 + M) L / (2 gamma) eta), the factor of ||grad f||^2.
   """
 
   number = 15
@@ -181,7 +186,7 @@ class Theorem17(Theorem):
     return math.sqrt(gamma / self._squared_weights)
 
   def stated(self, before, gamma, steps):
-    return self._bound(before, gamma, steps, self._stated_mismatch(), 1.0)
+    return self._bound(before, gamma, steps, self._squared_mismatch(), 1.0)
 
   def repaired(self, before, gamma, steps):
     if not self.allows(gamma, steps):
@@ -190,7 +195,7 @@ class Theorem17(Theorem):
       before,
       gamma,
       steps,
-      self._w * self._mismatch() / gamma,
+      self._squared_mismatch() / gamma,
       min(1.0, steps.global_step_size**2),
     )
 
@@ -220,7 +225,7 @@ class Theorem18(Theorem):
     return 1 / (8 * self._l * (2 + self._slope))
 
   def repaired_step_limit(self, gamma: float) -> float:
-    """The limit with which the proof's inequality 1 + ... <= 9/8 holds."""
+    """The largest eta^k with which the proof is valid, in docs/theory.md."""
     w = self._w
     return min(
       self.step_limit(gamma),

@@ -1,4 +1,4 @@
-"""Compares what a convergence theorem bounds, as measured, with its bound."""
+"""Compares the measured left-hand side of a theorem with its bounds."""
 
 import math
 from collections.abc import Callable
@@ -14,25 +14,25 @@ from experiments.theory import problems
 from tff_ocs import probabilities
 
 STANDARD_ERRORS = 6
-# Rounding.
+# Allows for rounding.
 _RELATIVE_TOLERANCE = 1e-9
 
 
 class Setting(NamedTuple):
-  """How long the steps are.
+  """A choice of step sizes, relative to the limits of a theorem.
 
   Attributes:
-    step: Of the largest step size that the theorem allows; or 'repaired': the
-      largest with which the proof of Theorem 18 goes through.
-    global_step: 'smallest' that the theorem allows, that or 1 if it is below
-      ('at least 1'), or 'a tenth' of it.
+    step: The fraction of the largest eta^k that the theorem allows, or
+      'repaired' for the largest with which the proof of Theorem 18 is valid.
+    global_step: The choice of eta_g^k: the 'smallest' that the theorem allows,
+      the larger of this and 1 ('at least 1'), or 'a tenth' of it.
   """
 
   step: str
   global_step: str = 'smallest'
 
 
-# The steps with which each theorem is tried.
+# The step sizes with which each theorem is tried.
 SETTINGS = {
   13: (Setting('1'), Setting('0.5'), Setting('0.1')),
   15: (Setting('1'), Setting('0.5'), Setting('0.1')),
@@ -57,10 +57,10 @@ class Comparison(NamedTuple):
   """A measured mean and a bound.
 
   Attributes:
-    bound: The mean of the right-hand side.
-    excess: Measured minus bound, as a mean over the repeats.
-    error: Its standard error.
-    violated: Whether the excess is above 0 beyond doubt.
+    bound: The mean of the right-hand side over the repeats.
+    excess: The mean of the measured value minus the bound.
+    error: The standard error of `excess`.
+    violated: Whether `excess` is above 0 by more than `STANDARD_ERRORS`.
   """
 
   bound: float
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
 def measured(
   theorem: bounds.Theorem, problem: problems.Problem, x: np.ndarray
 ) -> np.ndarray:
-  """What the theorem bounds, in each repeat."""
+  """The quantity that the theorem bounds, in each repeat."""
   after = bounds.position(problem, x)
   return after.squared_distance if theorem.bounds_distance else after.gap
 
@@ -83,14 +83,14 @@ def compare(
   before: bounds.Position,
   expected_clients: float,
   num_clients: int,
-  played: monte_carlo.Played,
+  result: monte_carlo.RoundResult,
 ) -> Optional[Comparison]:
-  """Compares what was measured with a bound; `None` where there is none.
+  """Compares measured values with a bound; `None` if the bound does not apply.
 
-  The difference is taken in each repeat. That gamma^k is an estimate from the
-  same repeats is accounted for to first order.
+  The standard error is that of the differences. It accounts, to first order,
+  for gamma^k being an estimate from the same repeats.
   """
-  factor, steps = played.factor, played.steps
+  factor, steps = result.factor, result.steps
   limits = bound(before, factor.gamma, steps)
   if limits is None:
     return None
@@ -118,15 +118,15 @@ def compare_round(
   problem: problems.Problem,
   expected_clients: float,
   before: bounds.Position,
-  played: monte_carlo.Played,
+  result: monte_carlo.RoundResult,
 ) -> dict[str, Any]:
-  """Compares a round with both bounds; returns the columns of a CSV file."""
-  values = measured(theorem, problem, played.x)
+  """Compares a round with both bounds, as columns of a CSV file."""
+  values = measured(theorem, problem, result.x)
   row = {
-    'gamma': played.factor.gamma,
-    'step_size': played.steps.step_size,
-    'global_step_size': played.steps.global_step_size,
-    'allowed': theorem.allows(played.factor.gamma, played.steps),
+    'gamma': result.factor.gamma,
+    'step_size': result.steps.step_size,
+    'global_step_size': result.steps.global_step_size,
+    'allowed': theorem.allows(result.factor.gamma, result.steps),
     'measured': float(values.mean()),
     'standard_error': float(values.std(ddof=1) / math.sqrt(len(values))),
   }
@@ -137,7 +137,7 @@ def compare_round(
       before,
       expected_clients,
       problem.num_clients,
-      played,
+      result,
     )
     for field in Comparison._fields:
       row[f'{name}_{field}'] = (
@@ -157,7 +157,7 @@ def compare_rounds(
   rounds: int,
   seed: int,
 ) -> list[dict[str, Any]]:
-  """Plays many rounds and compares each with the bounds.
+  """Simulates many rounds and compares each with the bounds.
 
   Args:
     theorem: The theorem.
@@ -165,9 +165,9 @@ def compare_rounds(
     sampling: One of `monte_carlo.SCHEMES`.
     expected_clients: m.
     setting: The step sizes.
-    x: Where all repeats begin, of shape [repeats, d].
+    x: The points at which the repeats begin, of shape [repeats, d].
     rounds: The number K of rounds.
-    seed: Of the noise and the coins.
+    seed: The seed of the noise and the coins.
 
   Returns:
     The rows of bounds.csv, one for each round.
@@ -189,13 +189,13 @@ def compare_rounds(
   from_start = {}
   for k in range(rounds):
     before = bounds.position(problem, x)
-    played = monte_carlo.play_round(
+    result = monte_carlo.simulate_round(
       theorem, problem, sampling, expected_clients, x, choose_steps, (seed, k)
     )
-    x = played.x
+    x = result.x
     for name in ('stated', 'repaired'):
       from_start[name] = _next_from_start(
-        theorem, getattr(theorem, name), before, played, from_start.get(name)
+        theorem, getattr(theorem, name), before, result, from_start.get(name)
       )
     rows.append(
       {
@@ -204,31 +204,31 @@ def compare_rounds(
         'step': setting.step,
         'global_step': setting.global_step if theorem.is_local else '',
         'round': k + 1,
-        **compare_round(theorem, problem, expected_clients, before, played),
+        **compare_round(theorem, problem, expected_clients, before, result),
         **{f'{name}_from_start': value for name, value in from_start.items()},
       }
     )
   return rows
 
 
-def _next_from_start(theorem, bound, before, played, former):
-  """The bound of a round at the bound of the one before, not at the measured.
+def _next_from_start(theorem, bound, before, result, previous):
+  """A bound from the start: of a round, with the previous bound on its right.
 
-  f(x^k) - f* is dropped from Theorem 17's, where it is subtracted; the norm of
-  the gradient in Theorems 15 and 18 is the measured one.
+  f(x^k) - f*, which Theorem 17 subtracts, is dropped. The norm of the gradient
+  in Theorems 15 and 18 is the measured one.
   """
   start = before.squared_distance if theorem.bounds_distance else before.gap
-  if former is None:
-    former = start.mean()
-  if former == '':
+  if previous is None:
+    previous = start.mean()
+  if previous == '':
     return ''
   limit = bound(
     bounds.Position(
-      squared_distance=former,
-      gap=0.0 if theorem.bounds_distance else former,
+      squared_distance=previous,
+      gap=0.0 if theorem.bounds_distance else previous,
       squared_gradient=before.squared_gradient.mean(),
     ),
-    played.factor.gamma,
-    played.steps,
+    result.factor.gamma,
+    result.steps,
   )
   return '' if limit is None else float(limit)

@@ -1,4 +1,4 @@
-"""Rounds made to violate the paper's convergence bounds, see docs/theory.md."""
+"""Rounds constructed to exceed the paper's bounds, see docs/theory.md."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,17 +14,17 @@ from tff_ocs import probabilities
 
 
 class Example(NamedTuple):
-  """A round made to violate a bound.
+  """A round constructed to exceed a stated bound.
 
   Attributes:
-    name: What it shows.
-    theorem: The number.
+    name: A short description.
+    theorem: The number of the theorem.
     problem: The clients' functions.
     sampling: One of `monte_carlo.SCHEMES`.
     expected_clients: m.
-    x: Where the round begins, of shape [d].
-    steps: Its step sizes, from gamma^k.
-    repeats: How often the round is played.
+    x: The point before the round, of shape [d].
+    steps: Maps the theorem and gamma^k to the step sizes.
+    repeats: The number of repeats of the round.
     local_steps: R.
   """
 
@@ -40,7 +40,7 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-  """The rounds made to violate the bounds, see docs/theory.md."""
+  """The rounds of docs/theory.md, in its order."""
 
   def at_limit(theorem, gamma):
     return bounds.Steps(
@@ -115,10 +115,7 @@ def examples() -> list[Example]:
       'ocs',
       1,
       np.array([0.0]),
-      lambda theorem, gamma: bounds.Steps(
-        0.1 * theorem.step_limit(gamma),
-        max(1.0, theorem.global_step_size(gamma)),
-      ),
+      at_limit,
       100_000,
       local_steps=2,
     ),
@@ -149,7 +146,7 @@ def examples() -> list[Example]:
 
 
 def _many_clients():
-  """OCS with one heavy client, which alone has a gradient, among the noise."""
+  """OCS where one client has all of the gradient, and all have noise."""
   n, weight, x = 10_000, 0.01, np.array([1e-3, 0.0, 0.0, 0.0])
   weights = np.full(n, (1 - weight) / (n - 1))
   weights[0] = weight
@@ -170,24 +167,24 @@ def _many_clients():
     'ocs',
     1,
     x,
-    # Far above the smallest, so that local models hardly drift.
+    # Far above the smallest allowed, so that local models hardly drift.
     lambda theorem, gamma: bounds.Steps(theorem.step_limit(gamma), 50.0),
     4_000,
     local_steps=2,
   )
 
 
-def play_example(example: Example, seed: int) -> dict[str, Any]:
-  """Plays an example's round; returns its row of examples.csv."""
+def run_example(example: Example, seed: int) -> dict[str, Any]:
+  """Simulates an example and returns its row of examples.csv."""
   theorem = bounds.THEOREMS[example.theorem](
     example.problem, example.local_steps
   )
   x = np.tile(example.x, (example.repeats, 1))
   before = bounds.position(example.problem, x)
-  # In parts, since there may be many clients.
+  # In parts, since all repeats may not fit into memory.
   size = max(1, 2_000_000 // example.problem.num_clients)
   parts = [
-    monte_carlo.play_round(
+    monte_carlo.simulate_round(
       theorem,
       example.problem,
       example.sampling,
@@ -209,7 +206,7 @@ def play_example(example: Example, seed: int) -> dict[str, Any]:
     else 1.0,
     np.concatenate([part.factor.influence for part in parts]),
   )
-  played = monte_carlo.Played(
+  result = monte_carlo.RoundResult(
     np.concatenate([p.x for p in parts]), factor, parts[0].steps
   )
   return {
@@ -217,6 +214,6 @@ def play_example(example: Example, seed: int) -> dict[str, Any]:
     'theorem': example.theorem,
     'sampling': example.sampling,
     **convergence.compare_round(
-      theorem, example.problem, example.expected_clients, before, played
+      theorem, example.problem, example.expected_clients, before, result
     ),
   }

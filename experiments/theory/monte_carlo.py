@@ -1,8 +1,9 @@
-"""Rounds of DSGD, Eq. (2), and FedAvg, Algorithm 3, many repeats side by side.
+"""Simulates rounds of DSGD, Eq. (2), and FedAvg, Algorithm 3.
 
-The clients' functions are those of `experiments.theory.problems`; the
-probabilities are the library's. gamma^k is the ratio of expectations, Eq. (15)
-and (16), over the repeats.
+A round is simulated in many independent repeats at once. The clients' functions
+are those of `experiments.theory.problems`, and the probabilities are those of
+`tff_ocs.probabilities`. gamma^k, Eq. (16), comes from a ratio of expectations,
+Eq. (15), which are estimated by means over the repeats.
 """
 
 import math
@@ -18,7 +19,8 @@ from tff_ocs import probabilities
 
 SCHEMES = ('full', 'uniform', 'ocs', 'aocs')
 _AOCS_ITERATIONS = 4
-_PART = 2**15
+# Repeats are simulated in blocks that fit into the cache: this many numbers.
+_BLOCK_SIZE = 2**15
 
 
 class Factor(NamedTuple):
@@ -27,8 +29,8 @@ class Factor(NamedTuple):
   Attributes:
     alpha: alpha^k, Eq. (15).
     gamma: gamma^k, Eq. (16).
-    influence: By how much each repeat moves alpha^k, of shape [repeats]; its
-      mean is 0. For the standard errors.
+    influence: The first-order effect of each repeat on alpha^k, of shape
+      [repeats], with the mean 0. Standard errors need it.
   """
 
   alpha: float
@@ -36,13 +38,13 @@ class Factor(NamedTuple):
   influence: np.ndarray
 
 
-class Played(NamedTuple):
-  """A round of all repeats.
+class RoundResult(NamedTuple):
+  """The result of a simulated round.
 
   Attributes:
-    x: The points after it, of shape [repeats, d].
-    factor: Its improvement factor.
-    steps: The step sizes.
+    x: The points after the round, of shape [repeats, d].
+    factor: The improvement factor of the round.
+    steps: The step sizes of the round.
   """
 
   x: np.ndarray
@@ -53,7 +55,7 @@ class Played(NamedTuple):
 def scheme_probabilities(
   sampling: str, norms: np.ndarray, expected_clients: float
 ) -> np.ndarray:
-  """The library's probabilities of one of `SCHEMES`, for norms [..., n]."""
+  """The probabilities of one of `SCHEMES` for norms of shape [..., n]."""
   if sampling == 'full':
     return np.ones_like(norms)
   if sampling == 'uniform':
@@ -69,7 +71,7 @@ def scheme_probabilities(
 def improvement(
   sampling: str, norms: np.ndarray, p: np.ndarray, expected_clients: float
 ) -> Factor:
-  """alpha^k and gamma^k of a round, from the norms [repeats, n]."""
+  """The improvement factor of a round with norms of shape [repeats, n]."""
   num_clients = norms.shape[-1]
   influence = np.zeros(len(norms))
   if sampling == 'full' or expected_clients >= num_clients:
@@ -90,7 +92,7 @@ def improvement(
   return Factor(alpha, gamma, influence)
 
 
-def play_round(
+def simulate_round(
   theorem: bounds.Theorem,
   problem: problems.Problem,
   sampling: str,
@@ -98,24 +100,27 @@ def play_round(
   x: np.ndarray,
   choose_steps: Callable[[float], bounds.Steps],
   seed: Sequence[int],
-) -> Played:
-  """Plays a round of all repeats.
+) -> RoundResult:
+  """Simulates a round in all repeats.
 
   Args:
-    theorem: Says whether DSGD or FedAvg is meant, and the local steps.
+    theorem: Decides between DSGD and FedAvg, and the number of local steps.
     problem: The clients' functions.
     sampling: One of `SCHEMES`.
     expected_clients: m.
-    x: The points before, of shape [repeats, d].
-    choose_steps: Gives the step sizes from gamma^k.
-    seed: Of the noise and the coins.
+    x: The points before the round, of shape [repeats, d].
+    choose_steps: Maps gamma^k to the step sizes.
+    seed: The seed of the noise and the coins.
 
   Returns:
-    What came of it.
+    The result. In FedAvg, gamma^k depends on the local steps and the step sizes
+    on gamma^k; three iterations solve for both.
   """
-  n = problem.num_clients
-  # In FedAvg gamma^k depends a little on the local steps, which depend on it.
-  gamma = 1.0 if sampling == 'full' else min(expected_clients / n, 1.0)
+  gamma = (
+    1.0
+    if sampling == 'full'
+    else min(expected_clients / problem.num_clients, 1.0)
+  )
   new_steps = choose_steps(gamma)
   for _ in range(3):
     steps = new_steps
@@ -128,14 +133,14 @@ def play_round(
     if new_steps == steps or not theorem.is_local:
       break
   if theorem.is_local:
-    factor_of_sum = steps.global_step_size
+    sum_step_size = steps.global_step_size
   else:
     steps = new_steps
-    factor_of_sum = steps.step_size
+    sum_step_size = steps.step_size
   sent = rng.random(p.shape) < p
   scales = np.where(sent, problem.weights / np.where(sent, p, 1.0), 0.0)
   total = np.einsum('kn,knd->kd', scales, updates)
-  return Played(x - factor_of_sum * total, factor, steps)
+  return RoundResult(x - sum_step_size * total, factor, steps)
 
 
 def client_updates(
@@ -145,20 +150,19 @@ def client_updates(
   steps: bounds.Steps,
   rng: np.random.Generator,
 ) -> np.ndarray:
-  """The U_i, of shape [repeats, n, d], at x, of shape [repeats, d]."""
+  """The U_i, of shape [repeats, n, d], at points x of shape [repeats, d]."""
   shape = (problem.num_clients, problem.dimension)
   updates = np.empty((len(x), *shape))
-  # In parts that the processor's cache holds.
-  size = max(1, _PART // math.prod(shape))
+  size = max(1, _BLOCK_SIZE // math.prod(shape))
   for first in range(0, len(x), size):
-    part = slice(first, first + size)
-    start = x[part, np.newaxis]
+    block = slice(first, first + size)
+    start = x[block, np.newaxis]
     if not theorem.is_local:
-      updates[part] = problem.noisy_gradients(start, rng)
+      updates[block] = problem.noisy_gradients(start, rng)
       continue
     local = steps.step_size / (theorem.local_steps * steps.global_step_size)
     y = np.broadcast_to(start, (start.shape[0], *shape))
     for _ in range(theorem.local_steps):
       y = y - local * problem.noisy_gradients(y, rng)
-    updates[part] = start - y
+    updates[block] = start - y
   return updates

@@ -1,4 +1,4 @@
-"""How near to x* DSGD comes, and with which step sizes it is stable."""
+"""Measures how close DSGD stays to x*, and its largest stable step size."""
 
 import math
 from typing import Any
@@ -21,16 +21,16 @@ def neighbourhood(
   rounds: int,
   seed: int,
 ) -> dict[str, Any]:
-  """How near to x* DSGD comes with a constant step size.
+  """Measures how close to x* DSGD stays with a constant step size.
 
   Args:
     problem: The clients' functions.
     sampling: One of `monte_carlo.SCHEMES`.
     expected_clients: m.
     step_size: eta.
-    repeats: How many runs begin at x*.
-    rounds: So many rounds are played; the second half is measured.
-    seed: Of the noise and the coins.
+    repeats: The number of runs; all begin at x*.
+    rounds: The number of rounds. The second half of them is measured.
+    seed: The seed of the noise and the coins.
 
   Returns:
     A row of neighbourhood.csv. The bounds are the fixed points of Theorem 13's
@@ -41,7 +41,7 @@ def neighbourhood(
   x = np.tile(problem.minimiser, (repeats, 1))
   distances, gammas = [], []
   for k in range(rounds):
-    played = monte_carlo.play_round(
+    result = monte_carlo.simulate_round(
       theorem,
       problem,
       sampling,
@@ -50,22 +50,22 @@ def neighbourhood(
       lambda unused_gamma: steps,
       (seed, k),
     )
-    x = played.x
+    x = result.x
     if k >= rounds // 2:
       distances.append(convergence.measured(theorem, problem, x))
-      gammas.append(played.factor.gamma)
-  of_repeats = np.mean(distances, axis=0)
-  here = bounds.position(problem, problem.minimiser[np.newaxis])
+      gammas.append(result.factor.gamma)
+  by_repeat = np.mean(distances, axis=0)
+  at_minimiser = bounds.position(problem, problem.minimiser[np.newaxis])
   row = {
     'sampling': sampling,
     'expected_clients': expected_clients,
     'gamma': 1 / float(np.mean(1 / np.array(gammas))),
     'step_size': step_size,
-    'measured': float(of_repeats.mean()),
-    'standard_error': float(of_repeats.std(ddof=1) / math.sqrt(repeats)),
+    'measured': float(by_repeat.mean()),
+    'standard_error': float(by_repeat.std(ddof=1) / math.sqrt(repeats)),
   }
   for name in ('stated', 'repaired'):
-    added = getattr(theorem, name)(here, row['gamma'], steps)
+    added = getattr(theorem, name)(at_minimiser, row['gamma'], steps)
     row[name] = float(added[0]) / (problem.strong_convexity * step_size)
   return row
 
@@ -80,16 +80,16 @@ def largest_stable_step_size(
 ) -> dict[str, Any]:
   """The largest step size of DSGD that still brings x nearer to x* on average.
 
-  From afar, where the minimisers of the clients look the same, in the direction
-  in which f is steepest. E||x - eta G - x*||^2 is below ||x - x*||^2 up to eta
-  = 2 <E G, x - x*> / E||G||^2.
+  The point x is far from x*, in the direction in which f is steepest: there the
+  distances of the clients' minimisers do not matter. E||x - eta G - x*||^2 is
+  below ||x - x*||^2 up to eta = 2 <E G, x - x*> / E||G||^2.
 
   Args:
     problem: The clients' functions.
     sampling: One of `monte_carlo.SCHEMES`.
     expected_clients: m.
-    repeats: How often the round is played.
-    seed: Of the noise and the coins.
+    repeats: The number of repeats of the round.
+    seed: The seed of the noise and the coins.
 
   Returns:
     A row of step_sizes.csv, with the largest step size of Theorem 13 there.
@@ -98,7 +98,7 @@ def largest_stable_step_size(
   steepest = np.argmax(problem.weights @ problem.curvatures)
   offset = 1e6 * np.eye(problem.dimension)[steepest]
   x = np.tile(problem.minimiser + offset, (repeats, 1))
-  played = monte_carlo.play_round(
+  result = monte_carlo.simulate_round(
     theorem,
     problem,
     sampling,
@@ -107,12 +107,12 @@ def largest_stable_step_size(
     lambda unused_gamma: bounds.Steps(1.0),
     (seed,),
   )
-  estimates = x - played.x
+  estimates = x - result.x
   squares = np.mean(np.sum(estimates**2, axis=-1))
   return {
     'sampling': sampling,
     'expected_clients': expected_clients,
-    'gamma': played.factor.gamma,
+    'gamma': result.factor.gamma,
     'largest_stable': float(2 * np.mean(estimates @ offset) / squares),
-    'limit': theorem.step_limit(played.factor.gamma),
+    'limit': theorem.step_limit(result.factor.gamma),
   }

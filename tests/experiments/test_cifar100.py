@@ -1,12 +1,15 @@
-"""Tests of the CIFAR-100 binary, end to end on small synthetic data."""
+"""Tests of the CIFAR-100 program: its flags, and a run on synthetic data."""
 
 import numpy as np
 import pytest
 from absl import flags
 
-from experiments.runs import run_folder
-from tests.experiments import test_shakespeare
+from experiments import cifar100
+from experiments.runs import experiment_flags
+from tests.experiments import linear
+from tests.experiments import shell
 from tff_ocs.records import runs
+from tff_ocs.tasks import cifar100 as cifar100_task
 
 SMALL = (
   '--data_source=synthetic',
@@ -16,54 +19,36 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope='module')
-def child():
-  yield from test_shakespeare.use_child('cifar100')
-
-
-@pytest.fixture(scope='module')
-def from_shell(tmp_path_factory):
-  """The folder of a run of AOCS as a program, with scaled inputs."""
-  return test_shakespeare.run_from_the_shell(
-    'cifar100', tmp_path_factory.mktemp('aocs'), *SMALL, '--scale_inputs'
+def test_program_trains_and_says_how_to_repeat_the_run(tmp_path):
+  folder = shell.run_experiment(
+    'cifar100', tmp_path / 'runs', *SMALL, '--scale_inputs'
   )
-
-
-@pytest.fixture(scope='module')
-def by_sampling(child, from_shell, tmp_path_factory):
-  return {
-    'uniform': child.run_and_read(
-      tmp_path_factory.mktemp('uniform'), *SMALL, '--sampling=uniform'
+  assert folder.name == 'cifar100_synthetic_scaled_aocs_n3_m1.5_seed0'
+  result = runs.read_run(folder)
+  metrics = result.metrics
+  np.testing.assert_array_equal(
+    metrics['uplink_bits'],
+    32
+    * (
+      cifar100_task.NUM_PARAMETERS * metrics['participants']
+      + 3 * (1 + 2 * metrics['num_iterations'])
     ),
-    'aocs': runs.read_run(from_shell),
+  )
+  # Balanced.
+  np.testing.assert_array_equal(metrics['cohort_examples'], [60])
+  # With inputs of 0..255 the logits and so the loss would be larger.
+  assert metrics['training_loss'][0] < 5
+  expected = {
+    'experiment': 'CIFAR100',
+    'scale_inputs': True,
+    'data': 'synthetic images, 100 clients, scaled to [0, 1]',
+    'client_learning_rate': 1e-3,
   }
+  assert {name: result.config[name] for name in expected} == expected
 
 
-def test_metrics_are_complete_and_consistent(by_sampling):
-  for sampling, result in by_sampling.items():
-    metrics = result.metrics
-    assert set(metrics) == {'round', *run_folder.METRICS}
-    scalars = 0
-    if sampling == 'aocs':
-      scalars = 1 + 2 * metrics['num_iterations']
-    np.testing.assert_array_equal(
-      metrics['uplink_bits'],
-      32 * (5_897_508 * metrics['participants'] + 3 * scalars),
-    )
-    # Balanced.
-    np.testing.assert_array_equal(metrics['cohort_examples'], [60])
-    assert np.all(np.isfinite(metrics['training_loss']))
-
-
-def test_papers_step_sizes_are_the_defaults(by_sampling):
-  used = {
-    sampling: result.config['client_learning_rate']
-    for sampling, result in by_sampling.items()
-  }
-  assert used == {'uniform': 3e-4, 'aocs': 1e-3}
-
-
-def test_papers_settings_are_the_defaults(child):
+def test_papers_settings_are_the_defaults():
+  values = linear.parse(cifar100)
   defaults = {
     'clients_per_round': 32,
     'expected_clients': 3,
@@ -77,29 +62,38 @@ def test_papers_settings_are_the_defaults(child):
     'scale_inputs': False,
     'data_source': 'tff',
   }
-  assert child.defaults(defaults) == defaults
+  assert {name: values[name].value for name in defaults} == defaults
 
 
-def test_there_is_no_bundled_source(child):
+@pytest.mark.parametrize(
+  'arguments, expected, differing',
+  [
+    ([], 1e-3, ''),
+    (['--sampling=uniform'], 3e-4, ''),
+    (['--scale_inputs'], 1e-3, '--scale_inputs=True'),
+    (['--expected_clients=6'], 1e-3, '--expected_clients=6.0'),
+  ],
+)
+def test_step_size_is_the_papers(arguments, expected, differing):
+  values = linear.parse(cifar100, *arguments)
+  step_size, line = experiment_flags.step_size(
+    values, cifar100._paper_step_size(values)
+  )
+  assert step_size == expected
+  assert ('This run has' in line) == bool(differing)
+  assert differing in line
+
+
+def test_there_is_no_bundled_source():
   with pytest.raises(flags.Error, match='data_source'):
-    child.run('--data_source=bundled')
+    linear.parse(cifar100, '--data_source=bundled')
 
 
-def test_stand_in_goes_with_the_real_loader_only(child, tmp_path):
-  with pytest.raises(SystemExit, match='--data_name=x goes with'):
-    child.run(*SMALL, f'--output_dir={tmp_path}', '--data_name=x')
+def test_stand_in_needs_the_real_loader(tmp_path):
+  with pytest.raises(SystemExit, match='--data_name=x needs'):
+    cifar100.run(
+      linear.parse(
+        cifar100, *SMALL, f'--output_dir={tmp_path}', '--data_name=x'
+      )
+    )
   assert not list(tmp_path.iterdir())
-
-
-def test_scaled_inputs_are_told_in_names_and_config(from_shell, by_sampling):
-  assert from_shell.name == 'cifar100_synthetic_scaled_aocs_n3_m1.5_seed0'
-  config = by_sampling['aocs'].config
-  assert config['scale_inputs'] is True
-  assert config['data'] == 'synthetic images, 100 clients, scaled to [0, 1]'
-  assert by_sampling['uniform'].config['scale_inputs'] is False
-  # The same network starts with larger logits on 0..255, and so a larger loss.
-  losses = {
-    sampling: result.metrics['training_loss'][0]
-    for sampling, result in by_sampling.items()
-  }
-  assert losses['aocs'] < 5 < losses['uniform']

@@ -1,39 +1,49 @@
-"""Tests of the sweep, end to end on small synthetic data."""
+"""Tests of the sweep, with a stand-in for the runs."""
 
-import fcntl
 import os
+import pathlib
 import shlex
+import signal
 import subprocess
 import sys
 import time
 
-from experiments import sweep
-from experiments.campaigns import jobs
-from experiments.campaigns import paper_runs
-from tests.experiments import real_runs
+import psutil
 
-COMMAND = (
-  sys.executable,
-  '-m',
-  'experiments.sweep',
-  '--experiment=femnist_1',
-  '--methods=full',
-  '--repeats=2',
-  '--parallel=1',
-)
-RUN_FLAGS = (
-  '--data_source=synthetic',
-  '--clients_per_round=3',
-  '--total_rounds=9',
-  '--rounds_per_checkpoint=2',
-)
+from experiments import sweep
+from experiments.campaigns import job as job_lib
+from experiments.campaigns import paper_runs
+from tests.experiments.campaigns import fake_run
+from tests.plots import made_up
+
+DRIVER = """
+import runpy, sys
+from absl import app
+from experiments import sweep
+from experiments.campaigns import campaign_flags
+from experiments.campaigns import job as job_lib
+job_lib.Job.command = runpy.run_path(sys.argv.pop(1))['command']
+sweep.define_flags()
+app.run(sweep.main, flags_parser=campaign_flags.parse)
+"""
 FIRST, SECOND = 'femnist_1_full_seed0', 'femnist_1_full_seed1'
 
 
 def start(output_dir, *arguments):
   return subprocess.Popen(
-    [*COMMAND, f'--output_dir={output_dir}', *arguments],
-    cwd=jobs.ROOT,
+    [
+      sys.executable,
+      '-c',
+      DRIVER,
+      fake_run.__file__,
+      '--experiment=femnist_1',
+      '--methods=full',
+      '--repeats=2',
+      '--parallel=1',
+      f'--output_dir={output_dir}',
+      *arguments,
+    ],
+    cwd=job_lib.ROOT,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -45,112 +55,117 @@ def finish(process):
   return process.returncode, output, errors
 
 
-def is_locked(folder):
-  descriptor = os.open(folder, os.O_RDONLY)
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  finally:
-    os.close(descriptor)
-  return False
-
-
-def test_killed_sweep_goes_on_and_lists_what_fails(tmp_path):
-  # The printed commands are those of the runs.
-  status, output, errors = finish(
-    start(tmp_path / 'alone', '--dry_run', '--', *RUN_FLAGS)
-  )
-  assert status == 0, errors
-  assert not (tmp_path / 'alone').exists()
-  first, second = output.splitlines()
-  assert f'--run_name={FIRST}' in first and f'--run_name={SECOND}' in second
-  subprocess.run(
-    first, shell=True, check=True, cwd=jobs.ROOT, capture_output=True
-  )
-
-  output_dir = tmp_path / 'runs'
-  # What the second run cannot use, and must not replace.
-  (output_dir / SECOND).mkdir(parents=True)
-  (output_dir / SECOND / 'precious.txt').write_text('precious')
-  process = start(output_dir, '--', *RUN_FLAGS)
-  folder = output_dir / FIRST
-  real_runs.kill_when(process, lambda: real_runs.num_rounds(folder) >= 5)
-  assert not (folder / 'weights.npz').exists()
-  # Its run ends with it.
-  deadline = time.monotonic() + 60
-  while is_locked(folder):
-    assert time.monotonic() < deadline
+def wait_until(process, condition):
+  deadline = time.monotonic() + 100
+  while not condition():
+    if process.poll() is not None or time.monotonic() > deadline:
+      process.kill()
+      raise AssertionError(process.communicate())
     time.sleep(0.01)
 
-  status, output, errors = finish(start(output_dir, '--', *RUN_FLAGS))
+
+def rounds(folder):
+  lines = (folder / 'metrics.csv').read_text().splitlines()
+  return [int(line.split(',')[0]) for line in lines[1:]]
+
+
+def test_killed_sweep_continues_and_lists_failures(tmp_path):
+  output_dir = tmp_path / 'runs'
+  # The second run cannot use this folder, and must not replace it.
+  (output_dir / SECOND).mkdir(parents=True)
+  (output_dir / SECOND / 'precious.txt').write_text('precious')
+  process = start(output_dir, '--', '--total_rounds=40')
+  folder = output_dir / FIRST
+  wait_until(
+    process,
+    lambda: (folder / 'metrics.csv').exists() and len(rounds(folder)) >= 5,
+  )
+  pid = int((folder / 'pid').read_text())
+  process.kill()
+  process.communicate()
+  # Its run ends with it.
+  deadline = time.monotonic() + 60
+  while psutil.pid_exists(pid):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  assert not (folder / 'weights.npz').exists()
+
+  status, output, errors = finish(start(output_dir, '--', '--total_rounds=40'))
   assert status == 1
   assert output == ''
-  assert real_runs.read_results(folder) == real_runs.read_results(
-    tmp_path / 'alone' / FIRST
-  )
-  assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
+  assert rounds(folder) == list(range(40))
+  assert fake_run.attempts(output_dir, FIRST) == 2
   assert (output_dir / SECOND / 'precious.txt').exists()
   lines = errors.splitlines()
   assert f'1 of 2 runs are finished: {output_dir}' in lines
   assert lines[-3].startswith(f'{SECOND} failed: error: ')
-  log = lines[-2].split()[-1]
-  assert log == str(output_dir / 'logs' / f'{SECOND}.log')
-  assert (
-    'holds files, but none of a run'
-    in (output_dir / 'logs' / f'{SECOND}.log').read_text()
-  )
+  log = pathlib.Path(lines[-2].split()[-1])
+  assert log == output_dir / 'logs' / f'{SECOND}.log'
+  assert 'holds files, but none of a run' in log.read_text()
 
 
 def test_interrupted_sweep_says_what_to_do(tmp_path):
-  process = start(tmp_path / 'runs', '--', *RUN_FLAGS)
-  real_runs.wait_until(
-    process, (tmp_path / 'runs' / FIRST / 'config.json').exists
-  )
-  process.terminate()
+  process = start(tmp_path, '--', '--do=hang', '--total_rounds=3')
+  pid = tmp_path / FIRST / 'pid'
+  wait_until(process, pid.exists)
+  process.send_signal(signal.SIGTERM)
   status, output, errors = finish(process)
   assert (status, output) == (1, '')
   assert 'Traceback' not in errors
   assert errors.splitlines()[-1] == (
-    'interrupted; the same command goes on where this one ended'
+    'interrupted; the same command continues where this one ended'
   )
+  assert not psutil.pid_exists(int(pid.read_text()))
 
 
-def test_what_is_wrong_is_told_in_one_line(tmp_path):
-  status, output, errors = finish(start(tmp_path / 'runs', '--', '--seed=1'))
-  assert (status, output) == (1, '')
-  assert errors == (
-    'error: --seed=1 cannot be given to each run: it is decided here.\n'
-  )
-  assert not (tmp_path / 'runs').exists()
+def test_finished_sweep_shows_the_commands_for_figures(tmp_path):
+  folder = tmp_path / 'my runs'
+  status, output, errors = finish(start(folder, '--', '--total_rounds=2'))
+  assert (status, output) == (0, '')
+  assert '2 of 2 runs are finished' in errors
+  assert f"python -m plots.figures --results_dir='{folder}'" in errors
+
+
+def test_wrong_flags_are_reported_in_one_line(tmp_path):
+  for arguments, message in (
+    (
+      ['--', '--seed=1'],
+      'error: --seed=1 cannot be given to each run: this program sets it.',
+    ),
+    (['--data_source=bundled'], '-- --data_source=bundled\n'),
+  ):
+    status, output, errors = finish(start(tmp_path / 'runs', *arguments))
+    assert (status, output) == (1, '')
+    assert message in errors and errors.count('\n') == 1
+    assert not (tmp_path / 'runs').exists()
 
 
 def test_jobs_of_one_seed_come_before_those_of_the_next():
-  flag_files = [
-    paper_runs.FlagFile('a', 'femnist', ('--x=1',)),
-    paper_runs.FlagFile('b', 'cifar100', ()),
+  runs = [
+    paper_runs.PaperRun('a', 'femnist', ('--x=1',)),
+    paper_runs.PaperRun('b', 'cifar100', ()),
   ]
-  all_jobs = sweep.build_jobs(flag_files, 2, ['--x=2'])
+  all_jobs = sweep.build_jobs(runs, 2, ['--x=2'])
   assert [job.name for job in all_jobs] == [
     'a_seed0',
     'b_seed0',
     'a_seed1',
     'b_seed1',
   ]
-  assert all_jobs[2] == jobs.Job(
+  assert all_jobs[2] == job_lib.Job(
     'a_seed1', 'femnist', ('--x=1', '--x=2', '--seed=1')
   )
 
 
-def test_dry_run_marks_finished_runs(tmp_path, capsys):
+def test_dry_run_prints_the_commands_and_marks_finished_runs(tmp_path, capsys):
   all_jobs = sweep.build_jobs(
-    [paper_runs.FlagFile('a b', 'femnist', ())], 2, []
+    [paper_runs.PaperRun('a b', 'femnist', ('--total_rounds=9',))], 2, []
   )
-  folder = tmp_path / 'a b_seed0'
-  folder.mkdir()
-  (folder / 'config.json').write_text('{"seed": 0}')
-  (folder / 'weights.npz').write_text('')
+  made_up.write_run(tmp_path / 'a b_seed0')
+  (tmp_path / 'a b_seed0' / 'weights.npz').write_text('')
+  before = sorted(os.listdir(tmp_path))
   sweep._print_commands(all_jobs, tmp_path)
   first, second = capsys.readouterr().out.splitlines()
   assert first.startswith('# finished: ')
   assert shlex.split(second) == all_jobs[1].command(tmp_path)
+  assert sorted(os.listdir(tmp_path)) == before

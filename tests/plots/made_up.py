@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 
+from tff_ocs.records import settings as settings_lib
+
 FEMNIST = {
   'data_source': 'synthetic',
   'unbalanced_set': '1',
@@ -13,6 +15,19 @@ FEMNIST = {
 }
 SHAKESPEARE = {'data_source': 'tff', 'sequence_length': 5}
 CIFAR100 = {'data_source': 'synthetic', 'scale_inputs': False}
+
+
+def settings(seed=0, **others):
+  """The settings of a run that no program made."""
+  return settings_lib.Settings(
+    experiment='made-up experiment',
+    method='made-up method',
+    data='made-up numbers',
+    seed=seed,
+    total_rounds=9,
+    clients_per_round=32,
+    others=others,
+  )
 
 
 def write_run(

@@ -88,7 +88,7 @@ def test_best_so_far_has_two_panels(tmp_path, drawn):
 
 def test_spikes_do_not_squeeze_the_loss(tmp_path, drawn):
   run = read(tmp_path / 'run')
-  run.metrics['training_loss'][:] = [2, 2, 2, 1, 500, 1, np.nan, 1, 1]
+  run.metrics['training_loss'] = [2, 2, 2, 1, 500, 1, np.nan, 1, 1]
   panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
   assert drawn[0].axes[1].get_ylim() == (0, pytest.approx(2.3))
 
@@ -121,10 +121,53 @@ def test_compression_is_told_by_markers(tmp_path, drawn):
     compression: [read(tmp_path / compression, compression=compression)]
     for compression in ('none', 'natural', 'random_k')
   }
-  for of_method in by_label.values():
-    of_method[0].config['random_k_fraction'] = 0.1
   panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
   lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
   assert lines['none'].get_marker() == 'None'
   assert len({line.get_marker() for line in lines.values()}) == 3
   assert len({line.get_color() for line in lines.values()}) == 1
+
+
+def test_methods_of_others_have_colours_of_their_own(tmp_path, drawn):
+  names = ['aocs', *(f'method {i}' for i in range(6))]
+  by_label = {
+    name: [read(tmp_path / name, name, total_rounds=9)] for name in names
+  }
+  # A name of its own makes another method of a known sampling.
+  by_label['renamed'] = [read(tmp_path / 'renamed', method='renamed')]
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+  looks = [(line.get_color(), line.get_linestyle()) for line in lines.values()]
+  assert len(set(looks)) == len(by_label)
+  assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
+    *by_label
+  ]
+
+
+@pytest.mark.parametrize(
+  'bits, unit, last',
+  [
+    ([10**8, 3 * 10**8], '$10^8$ bits', 3),
+    ([10**6, 2 * 10**6], 'Mbit', 2),
+    ([100, 4000], 'kbit', 4),
+    ([0, 0], 'bit', 0),
+  ],
+)
+def test_bits_have_a_fitting_unit(tmp_path, drawn, bits, unit, last):
+  run = read(tmp_path / 'run', bits=bits, accuracy=[0.1, 0.2])
+  panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
+  axis = drawn[0].axes[2]
+  assert axis.get_xlabel() == f'Uplink [{unit}]'
+  assert axis.lines[0].get_xdata()[-1] == last
+
+
+def test_long_captions_make_the_figure_higher(tmp_path, drawn):
+  run = read(tmp_path / 'run')
+  for caption in ('short', 30 * 'rather long '):
+    panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption=caption)
+  short, long = drawn
+  num_lines = long.get_supxlabel().count('\n') + 1
+  assert num_lines > 1
+  assert long.get_figheight() == pytest.approx(
+    short.get_figheight() + 0.1 * (num_lines - 1)
+  )

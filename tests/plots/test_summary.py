@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from plots import summary
@@ -31,10 +32,15 @@ def write_runs(tmp_path):
   )
 
 
+def summarize(path, accuracies):
+  groups, _ = runs.find_groups(path)
+  return summary.summarize(groups, accuracies).to_dict('records')
+
+
 def test_numbers(tmp_path):
   write_runs(tmp_path)
   groups, _ = runs.find_groups(tmp_path)
-  full, aocs = summary.summarize(groups, [0.5, 0.85, 0.95])
+  full, aocs = summary.summarize(groups, [0.5, 0.85, 0.95]).to_dict('records')
   assert aocs == pytest.approx(
     {
       'name': 'FEMNIST set 1',
@@ -42,6 +48,8 @@ def test_numbers(tmp_path):
       'data': 'made-up numbers',
       'data_source': 'synthetic',
       'method': 'AOCS, m=3',
+      'client_learning_rate': 0.125,
+      'server_learning_rate': None,
       'seeds': 2,
       'rounds': 4,
       'final_accuracy_mean': 0.6,
@@ -52,41 +60,75 @@ def test_numbers(tmp_path):
       'uplink_bits': 4e9,
       # After the third round and after the first; full: after the second.
       'seeds_reaching_0.5': 2,
-      'rounds_to_0.5': 2,
+      'round_of_0.5': 1,
       'bits_to_0.5': 2e9,
       'bits_to_0.5_of_full': 0.1,
       # Full participation never does.
       'seeds_reaching_0.85': 1,
-      'rounds_to_0.85': 3,
+      'round_of_0.85': 2,
       'bits_to_0.85': 3e9,
-      'bits_to_0.85_of_full': None,
+      'bits_to_0.85_of_full': _NAN,
       'seeds_reaching_0.95': 0,
-      'rounds_to_0.95': None,
-      'bits_to_0.95': None,
-      'bits_to_0.95_of_full': None,
-    }
+      'round_of_0.95': _NAN,
+      'bits_to_0.95': _NAN,
+      'bits_to_0.95_of_full': _NAN,
+    },
+    nan_ok=True,
   )
   assert full['method'] == 'full participation'
   assert full['bits_to_0.5_of_full'] == 1
-  assert full['final_accuracy_std'] is None
+  assert np.isnan(full['final_accuracy_std'])
 
 
 def test_table(tmp_path):
   write_runs(tmp_path)
   groups, _ = runs.find_groups(tmp_path)
-  rows = summary.summarize(groups, [0.5, 0.85])
-  assert summary.format_markdown(rows, [0.5, 0.85]).splitlines() == [
+  table = summary.summarize(groups, [0.5, 0.85])
+  assert summary.format_tables(table, [0.5, 0.85]).splitlines() == [
     '**FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic.**',
     '',
-    '| Method | Seeds | Rounds | Final accuracy [%] | Best accuracy [%]'
-    ' | Participants a round | Uplink [Gbit] | Rounds to 50 % | Gbit to 50 %'
-    ' | Of full | Rounds to 85 % | Gbit to 85 % | Of full |',
-    '| --- |' + ' ---: |' * 12,
-    '| full participation | 1 | 2 | 80.0 | 80.0 | 32.00 | 20.00 | 2 | 20.00'
-    ' | 1.000 | – | – | – |',
-    '| AOCS, m=3 | 2 | 4 | 60.0 ± 14.1 | 75.0 ± 21.2 | 3.00 | 4.00 | 2 | 2.00'
-    ' | 0.100 | 3 (1 of 2) | 3.00 (1 of 2) | – |',
+    '| Method | Client step size | Seeds | Rounds | Final accuracy [%]'
+    ' | Best accuracy [%] | Participants a round | Uplink [Gbit]'
+    ' | Round of 50 % (from 0) | Gbit to 50 % | Of full'
+    ' | Round of 85 % (from 0) | Gbit to 85 % | Of full |',
+    '| --- |' + ' ---: |' * 13,
+    '| full participation | 2^-3 | 1 | 2 | 80.0 | 80.0 | 32.00 | 20.00 | 1'
+    ' | 20.00 | 1.000 | – | – | – |',
+    '| AOCS, m=3 | 2^-3 | 2 | 4 | 60.0 ± 14.1 | 75.0 ± 21.2 | 3.00 | 4.00 | 1'
+    ' | 2.00 | 0.100 | 2 (1 of 2) | 3.00 (1 of 2) | – |',
   ]
+
+
+def test_rounds_are_counted_as_in_metrics_csv(tmp_path):
+  folder = made_up.write_run(tmp_path / 'run')
+  (row,) = summarize(tmp_path, [0.4])
+  lines = (folder / 'metrics.csv').read_text().splitlines()
+  (line,) = [line for line in lines if line.endswith(',0.4')]
+  assert row['round_of_0.4'] == int(line.split(',')[0]) == 4
+
+
+@pytest.mark.parametrize(
+  'largest, unit, cells',
+  [
+    (10**11, 'Gbit', ('100.00', '0.001')),
+    (5 * 10**6, 'Mbit', ('5.00', '0.20')),
+    (5 * 10**3, 'kbit', ('5.00', '5.00')),
+    (500, 'bit', ('500.00', '500.00')),
+  ],
+)
+def test_bits_have_a_fitting_unit(tmp_path, largest, unit, cells):
+  first = min(largest, 10**6)
+  made_up.write_run(
+    tmp_path / 'run', bits=[first, largest], accuracy=[0.5, 0.6]
+  )
+  groups, _ = runs.find_groups(tmp_path)
+  text = summary.format_tables(summary.summarize(groups, [0.5]), [0.5])
+  assert f'Uplink [{unit}]' in text and f'{unit} to 50 %' in text
+  row = [cell.strip() for cell in text.splitlines()[-1].split('|')]
+  total, to_half = cells
+  if unit == 'Mbit':
+    to_half = '1.00'
+  assert row[8] == total and row[10] == to_half
 
 
 def test_other_settings_are_other_rows_and_other_ratios(tmp_path):
@@ -94,18 +136,21 @@ def test_other_settings_are_other_rows_and_other_ratios(tmp_path):
   made_up.write_run(tmp_path / 'b', client_learning_rate=0.5)
   made_up.write_run(tmp_path / 'c', batch_size=10)
   made_up.write_run(tmp_path / 'd', 'full')
-  groups, _ = runs.find_groups(tmp_path)
   rows = {
     row['method']: row['bits_to_0.4_of_full']
-    for row in summary.summarize(groups, [0.4])
+    for row in summarize(tmp_path, [0.4])
   }
   assert rows == {
     'full participation': 1,
-    # There is no full participation with batches of 10 to compare with.
-    'AOCS, m=3, batch_size=10, client_learning_rate=0.125': None,
-    'AOCS, m=3, batch_size=20, client_learning_rate=0.125': 3 / 32,
-    'AOCS, m=3, batch_size=20, client_learning_rate=0.5': 3 / 32,
+    'AOCS, m=3, batch_size=10': pytest.approx(_NAN, nan_ok=True),
+    'AOCS, m=3, batch_size=20': 3 / 32,
   }
+  assert [row['client_learning_rate'] for row in summarize(tmp_path, [])] == [
+    0.125,
+    0.125,
+    0.125,
+    0.5,
+  ]
 
 
 def test_bits_are_compared_with_those_of_uncompressed_full_participation(
@@ -114,46 +159,73 @@ def test_bits_are_compared_with_those_of_uncompressed_full_participation(
   made_up.write_run(tmp_path / 'a', compression='natural')
   made_up.write_run(tmp_path / 'b', 'full', compression='natural')
   made_up.write_run(tmp_path / 'c', 'full')
-  groups, _ = runs.find_groups(tmp_path)
   rows = {
     row['method']: row['bits_to_0.4_of_full']
-    for row in summary.summarize(groups, [0.4])
+    for row in summarize(tmp_path, [0.4])
   }
   assert rows['AOCS, m=3, natural compression'] == 3 / 32
   made_up.write_run(tmp_path / 'd', batch_size=10)
   (tmp_path / 'c' / 'config.json').unlink()
-  groups, _ = runs.find_groups(tmp_path)
-  for row in summary.summarize(groups, [0.4]):
-    assert row['bits_to_0.4_of_full'] is None
+  for row in summarize(tmp_path, [0.4]):
+    assert np.isnan(row['bits_to_0.4_of_full'])
 
 
-def test_command_prints_and_writes(tmp_path, capsys):
-  write_runs(tmp_path)
-  made_up.write_run(tmp_path / 'unfinished', seed=2, finished=False)
-  summary.write_summary(results_dir=str(tmp_path), accuracies=[0.5])
+def test_command_prints_and_writes_only_where_it_is_told_to(tmp_path, capsys):
+  write_runs(tmp_path / 'runs')
+  made_up.write_run(tmp_path / 'runs' / 'unfinished', seed=2, finished=False)
+  before = sorted((tmp_path / 'runs').iterdir())
+  options = {'results_dir': str(tmp_path / 'runs'), 'accuracies': [0.5]}
+  summary.write_summary(**options)
   printed = capsys.readouterr()
-  assert printed.out == (tmp_path / 'summary.md').read_text()
   assert 'unfinished is left out' in printed.err
-  with (tmp_path / 'summary.csv').open(newline='') as file:
+  assert sorted((tmp_path / 'runs').iterdir()) == before
+  summary.write_summary(**options, output_dir=str(tmp_path / 'new'))
+  assert printed.out == (tmp_path / 'new' / 'summary.md').read_text()
+  with (tmp_path / 'new' / 'summary.csv').open(newline='') as file:
     full, aocs = csv.DictReader(file)
   assert full['final_accuracy_std'] == ''
   assert float(aocs['bits_to_0.5']) == 2e9
+  assert sorted((tmp_path / 'runs').iterdir()) == before
+
+
+def test_data_are_chosen_by_name_and_by_source(tmp_path, capsys):
+  made_up.write_run(tmp_path / 'a')
+  made_up.write_run(
+    tmp_path / 'b',
+    of={**made_up.FEMNIST, 'data_source': 'tff'},
+    data='the real thing',
+  )
+  for data in ('tff', 'real thing'):
+    summary.write_summary(
+      results_dir=str(tmp_path), accuracies=[0.5], data=data
+    )
+    printed = capsys.readouterr().out
+    assert 'the real thing' in printed and 'made-up' not in printed
+  with pytest.raises(SystemExit, match='no finished run .*--data=nothing'):
+    summary.write_summary(
+      results_dir=str(tmp_path), accuracies=[0.5], data='nothing'
+    )
 
 
 def test_no_runs_are_an_error(tmp_path):
-  with pytest.raises(SystemExit, match='no finished run of .* below'):
+  with pytest.raises(SystemExit, match='no finished run below'):
     summary.write_summary(results_dir=str(tmp_path), accuracies=[0.5])
 
 
 @pytest.mark.parametrize('value', ['1.5', '0', 'high', '0.5,nan'])
-def test_bad_accuracies_are_named(value):
+def test_bad_accuracies_are_refused(value):
+  assert not summary._are_accuracies(value.split(','))
+  assert summary._are_accuracies(['0.5', '1'])
+
+
+def test_bad_accuracies_are_named():
   ended = subprocess.run(
     [
       sys.executable,
       '-m',
       'plots.summary',
       '--results_dir=.',
-      f'--accuracies={value}',
+      '--accuracies=1.5',
     ],
     cwd=pathlib.Path(__file__).parents[2],
     capture_output=True,

@@ -1,6 +1,7 @@
 """Tests of writing whole files."""
 
 import pytest
+import tensorflow as tf
 
 from tff_ocs.records import files
 
@@ -36,3 +37,31 @@ def test_csv_file_has_the_keys_as_header(tmp_path):
     files.write_csv(path, [{'a': 1}, {'c': 2}])
   assert path.read_bytes().startswith(b'a,b')
   assert [p.name for p in tmp_path.iterdir()] == ['table.csv']
+
+
+def test_folder_is_locked_until_it_is_freed(tmp_path):
+  lock = files.lock_folder(tmp_path)
+  with pytest.raises(BlockingIOError, match='in use by another process'):
+    files.lock_folder(tmp_path)
+  lock.release()
+  again = files.lock_folder(tmp_path)
+  del again
+  files.lock_folder(tmp_path).release()
+  with pytest.raises(FileNotFoundError, match='nowhere is not a folder'):
+    files.lock_folder(tmp_path / 'nowhere')
+  assert not (tmp_path / 'nowhere').exists()
+
+
+def test_write_errors_are_explained_in_one_line(tmp_path):
+  path = tmp_path / 'nowhere' / 'file.txt'
+  with pytest.raises(OSError, match='file.txt in .* cannot be written: No'):
+    with files.explaining_write_errors(path):
+      path.write_text('text')
+  with pytest.raises(OSError, match='cannot be written: the disk is') as error:
+    with files.explaining_write_errors(path):
+      raise tf.errors.ResourceExhaustedError(None, None, 'the disk is\nfull')
+  assert '\n' not in str(error.value)
+  # Any other error is another matter.
+  with pytest.raises(KeyError):
+    with files.explaining_write_errors(path):
+      raise KeyError('x')

@@ -7,11 +7,12 @@ import pytest
 
 from tests.plots import made_up
 from tff_ocs.records import runs
+from tff_ocs.records import settings as settings_lib
 
 
 def test_empty_cells_are_nan_and_left_out_of_the_evaluated(tmp_path):
   run = runs.read_run(made_up.write_run(tmp_path / 'run'))
-  assert run.config['sampling'] == 'aocs'
+  assert run.settings.sampling == 'aocs'
   np.testing.assert_array_equal(
     np.isnan(run.metrics['validation_accuracy']), [0, 1] * 4 + [0]
   )
@@ -20,15 +21,15 @@ def test_empty_cells_are_nan_and_left_out_of_the_evaluated(tmp_path):
   np.testing.assert_allclose(values, rounds / 10)
 
 
-def test_rounds_and_bits_to_accuracy_are_those_of_the_first_evaluation(
+def test_round_and_bits_to_accuracy_are_those_of_the_first_evaluation(
   tmp_path,
 ):
   run = runs.read_run(made_up.write_run(tmp_path / 'run', m=10))
-  # After round 4, which is the fifth.
+  # Round 4, which is the fifth.
   for accuracy in (0.35, 0.4):
-    assert runs.rounds_to_accuracy(run, accuracy) == 5
+    assert runs.round_of_accuracy(run, accuracy) == 4
     assert runs.bits_to_accuracy(run, accuracy) == 5e9
-  assert runs.rounds_to_accuracy(run, 0.9) == float('inf')
+  assert runs.round_of_accuracy(run, 0.9) == float('inf')
   assert runs.bits_to_accuracy(run, 0.9) == float('inf')
 
 
@@ -58,7 +59,7 @@ def test_runs_are_grouped_by_what_their_configs_say(tmp_path):
     (
       group.experiment[:3],
       group.method.label,
-      [run.config['seed'] for run in group.runs],
+      [run.settings.seed for run in group.runs],
     )
     for group in groups
   ]
@@ -123,36 +124,246 @@ def test_a_seed_does_not_count_twice(tmp_path):
     runs.find_groups(tmp_path)
 
 
-def test_what_is_left_out_is_named_with_the_reason(tmp_path):
-  made_up.write_run(tmp_path / 'unfinished', finished=False)
-  broken = made_up.write_run(tmp_path / 'broken')
-  (broken / 'config.json').write_text('{')
-  other = made_up.write_run(tmp_path / 'other')
-  (other / 'config.json').write_text(json.dumps({'sampling': 'aocs'}))
-  lacking = made_up.write_run(tmp_path / 'lacking')
-  config = json.loads((lacking / 'config.json').read_text())
-  del config['data']
-  (lacking / 'config.json').write_text(json.dumps(config))
-  made_up.write_run(tmp_path / 'unknown', sampling='best')
-  empty = made_up.write_run(tmp_path / 'without_rounds')
-  (empty / 'metrics.csv').write_text('')
-  bare = made_up.write_run(tmp_path / 'without_metrics')
-  (bare / 'metrics.csv').unlink()
-  groups, left_out = runs.find_groups(tmp_path)
-  assert not groups
-  expected = [
-    ('broken', 'Expecting property name'),
-    ('lacking', 'no data'),
-    ('other', 'not one of experiments.femnist'),
-    ('unfinished', '8 of 9 rounds'),
-    ('unknown', "unknown sampling, 'best'"),
-    ('without_metrics', 'no metrics.csv'),
-    ('without_rounds', '0 of 9 rounds'),
+def edit_config(folder, **changes):
+  path = folder / 'config.json'
+  config = {**json.loads(path.read_text()), **changes}
+  config = {name: value for name, value in config.items() if value != 'gone'}
+  path.write_text(json.dumps(config))
+
+
+def edit_metrics(folder, old, new):
+  path = folder / 'metrics.csv'
+  content = path.read_bytes()
+  assert old in content
+  path.write_bytes(content.replace(old, new))
+
+
+def replace_by_folder(path):
+  path.unlink()
+  path.mkdir()
+
+
+def config_is(text):
+  return lambda folder: (folder / 'config.json').write_text(text)
+
+
+# What is wrong with a run, by the reason that it is left out for.
+DAMAGES = [
+  (config_is('{'), 'config.json is not JSON: Expecting'),
+  (config_is(''), 'config.json is not JSON: Expecting'),
+  (config_is(100000 * '['), 'config.json is not JSON: '),
+  (config_is('[]'), 'config.json holds [], but must hold settings'),
+  (config_is('7'), 'config.json holds 7, but must'),
+  (config_is('null'), 'config.json holds null, but must'),
+  (config_is('{"sampling": "aocs"}'), 'it has no experiment'),
+  (
+    lambda folder: (folder / 'config.json').write_bytes(b'\xff\xfe{'),
+    "config.json is not JSON: 'utf-8' codec",
+  ),
+  (
+    lambda folder: replace_by_folder(folder / 'config.json'),
+    'config.json: Is a directory',
+  ),
+  (lambda folder: edit_config(folder, data='gone'), 'it has no data'),
+  (lambda folder: edit_config(folder, seed='one'), 'seed must be an integer'),
+  (lambda folder: edit_config(folder, seed=True), 'seed must be an integer'),
+  (lambda folder: edit_config(folder, seed=[0]), 'seed must be an integer'),
+  (
+    lambda folder: edit_config(folder, total_rounds=0),
+    'total_rounds must be at least 1, found 0',
+  ),
+  (
+    lambda folder: edit_config(folder, total_rounds=10**18),
+    '9 of 1000000000000000000 rounds',
+  ),
+  (
+    lambda folder: edit_config(folder, total_rounds=float('nan')),
+    'total_rounds must be an integer, found NaN',
+  ),
+  (
+    lambda folder: edit_config(folder, expected_clients='few'),
+    'expected_clients must be a finite number or null, found "few"',
+  ),
+  (
+    lambda folder: edit_config(folder, sampling={'a': 1}),
+    'sampling must be a string, found {"a": 1}',
+  ),
+  (lambda folder: (folder / 'metrics.csv').unlink(), 'has no metrics.csv'),
+  (
+    lambda folder: replace_by_folder(folder / 'metrics.csv'),
+    'metrics.csv: Is a directory',
+  ),
+  (
+    lambda folder: (folder / 'metrics.csv').write_text(''),
+    'its metrics.csv is empty',
+  ),
+  (
+    lambda folder: (folder / 'metrics.csv').write_bytes(b'\xff\xfer'),
+    'its metrics.csv is not UTF-8 text',
+  ),
+  (
+    lambda folder: (folder / 'metrics.csv').write_bytes(b'round\n"0\n'),
+    'its metrics.csv is not a CSV file',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'\n3,', b'\n3,x'),
+    "line 5 of its metrics.csv has 'x",
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'\n3,', b'\n3,9,'),
+    'line 5 of its metrics.csv has 6 cells, but the header has 5',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b',', b';'),
+    "metrics.csv is separated by ';'",
+  ),
+  (lambda folder: edit_metrics(folder, b'\n3,', b'\n2,'), 'has round 2 twice'),
+  (
+    lambda folder: edit_metrics(folder, b'\n3,', b'\n5,'),
+    'has round 5 where round 3 should be',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'participants', b'training_loss'),
+    "has the column 'training_loss' twice",
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'participants', b'people'),
+    'has no column participants',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'round', b'number'),
+    'has no column round',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b',0.8\n', b',80\n'),
+    'has validation_accuracy=80 in round 8, which cannot be',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'\n3,1600000000,', b'\n3,inf,'),
+    'has cumulative_uplink_bits=inf in round 3',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'\n3,1600000000,', b'\n3,1,'),
+    'has cumulative_uplink_bits=1 in round 3',
+  ),
+  (
+    lambda folder: edit_metrics(folder, b'\n3,1600000000,', b'\n3,,'),
+    'has cumulative_uplink_bits=nan in round 3',
+  ),
+]
+
+
+@pytest.mark.parametrize('damage, reason', DAMAGES)
+def test_damaged_run_is_left_out_by_name_and_the_others_are_read(
+  tmp_path, damage, reason
+):
+  made_up.write_run(tmp_path / 'whole')
+  damage(made_up.write_run(tmp_path / 'damaged', m=4, seed=1))
+  ((group,), (line,)) = runs.find_groups(tmp_path)
+  assert [run.path.name for run in group.runs] == ['whole']
+  assert line.startswith(f'{tmp_path / "damaged"} is left out: ')
+  assert reason in line and '\n' not in line and line.endswith('.')
+
+
+def test_run_without_any_evaluation_is_left_out(tmp_path):
+  made_up.write_run(tmp_path / 'run', accuracy=9 * [np.nan])
+  groups, (line,) = runs.find_groups(tmp_path)
+  assert not groups and 'has no validation accuracy' in line
+
+
+def test_links_to_runs_are_followed_once(tmp_path):
+  elsewhere = tmp_path / 'elsewhere'
+  made_up.write_run(elsewhere / 'linked' / 'run')
+  results = tmp_path / 'results'
+  made_up.write_run(results / 'here', seed=1)
+  (results / 'link').symlink_to(elsewhere / 'linked')
+  (results / 'same').symlink_to(elsewhere / 'linked' / 'run')
+  # Circles, and a link to nowhere.
+  (elsewhere / 'linked' / 'up').symlink_to(results)
+  (results / 'here' / 'self').symlink_to(results / 'here' / 'self')
+  (results / 'nowhere').symlink_to(tmp_path / 'gone')
+  ((group,), left_out) = runs.find_groups(results)
+  assert [run.path for run in group.runs] == [
+    results / 'link' / 'run',
+    results / 'here',
   ]
-  assert len(left_out) == len(expected)
-  for line, (name, reason) in zip(left_out, expected):
-    assert line.startswith(f'{tmp_path / name} is left out: ')
-    assert reason in line
+  assert not left_out
+
+
+def test_config_that_is_a_link_to_nowhere_is_left_out(tmp_path):
+  folder = made_up.write_run(tmp_path / 'run')
+  (folder / 'config.json').unlink()
+  (folder / 'config.json').symlink_to('gone')
+  groups, (line,) = runs.find_groups(tmp_path)
+  assert not groups and 'config.json: No such file' in line
+
+
+def test_what_a_spreadsheet_saved_again_is_read(tmp_path):
+  folder = made_up.write_run(tmp_path / 'run')
+  before = runs.read_run(folder).metrics
+  for name in ('metrics.csv', 'config.json'):
+    content = (folder / name).read_bytes().replace(b'\n', b'\r\n')
+    (folder / name).write_bytes(b'\xef\xbb\xbf' + content)
+  ((group,), left_out) = runs.find_groups(tmp_path)
+  assert not left_out
+  assert before.equals(group.runs[0].metrics)
+
+
+def test_unfinished_run_is_left_out(tmp_path):
+  made_up.write_run(tmp_path / 'run', finished=False)
+  groups, (line,) = runs.find_groups(tmp_path)
+  assert not groups and '8 of 9 rounds' in line
+
+
+def test_run_of_any_program_is_read(tmp_path):
+  config = {
+    'experiment': 'Tweets',
+    'method': 'by the square root',
+    'data': 'tweets of 2020',
+    'seed': 0,
+    'total_rounds': 9,
+    'clients_per_round': 8,
+  }
+  for seed, sampling in enumerate(('', 'root', 'aocs')):
+    folder = made_up.write_run(tmp_path / f'run{seed}')
+    values = {**config, 'sampling': sampling} if sampling else config
+    (folder / 'config.json').write_text(json.dumps(values))
+  groups, left_out = runs.find_groups(tmp_path)
+  assert not left_out
+  assert {str(group.experiment) for group in groups} == {
+    'Tweets, n=8. Data: tweets of 2020.'
+  }
+  assert [group.method.sampling for group in groups] == [
+    'aocs',
+    'by the square root',
+    'root',
+  ]
+  assert {group.method.label for group in groups} == {'by the square root'}
+
+
+def test_unknown_methods_come_last_and_have_names(tmp_path):
+  made_up.write_run(tmp_path / 'a', 'best')
+  made_up.write_run(tmp_path / 'b', compression='zip')
+  made_up.write_run(tmp_path / 'c')
+  groups, left_out = runs.find_groups(tmp_path)
+  assert not left_out
+  assert [group.method.label for group in groups] == [
+    'AOCS, m=3',
+    'AOCS, m=3, zip',
+    'best, m=3',
+  ]
+
+
+def test_recorded_names_are_those_of_former_records(tmp_path):
+  """A run that names its method is of the same group as one that does not."""
+  made_up.write_run(tmp_path / 'former')
+  folder = made_up.write_run(tmp_path / 'new', seed=1)
+  settings_lib.write_config(folder, runs.read_run(folder).settings, {})
+  config = json.loads((folder / 'config.json').read_text())
+  assert config['experiment'] == 'FEMNIST set 1'
+  assert config['method'] == 'AOCS, m=3'
+  ((group,), _) = runs.find_groups(tmp_path)
+  assert len(group.runs) == 2
 
 
 def test_run_is_finished_without_its_weights_but_not_with_a_gap(tmp_path):
@@ -212,10 +423,3 @@ def test_algorithms_and_weightings_are_not_compared(tmp_path, settings):
   (name,) = settings
   with pytest.raises(runs.RunsError, match=f'{name}=.*cannot be compared'):
     runs.check_comparable(groups)
-
-
-def test_unknown_compression_is_left_out(tmp_path):
-  made_up.write_run(tmp_path / 'a', compression='zip')
-  groups, (line,) = runs.find_groups(tmp_path)
-  assert not groups
-  assert "unknown compression, 'zip'" in line

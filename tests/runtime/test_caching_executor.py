@@ -218,13 +218,13 @@ def _workers():
 
 def test_nothing_is_kept_when_the_context_is_left(monkeypatch):
   executors = []
-  create = caching_executor.ResidentExecutor.__init__
+  create = caching_executor.CachingExecutor.__init__
 
   def record(executor, stub):
     create(executor, stub)
     executors.append(weakref.ref(executor))
 
-  monkeypatch.setattr(caching_executor.ResidentExecutor, '__init__', record)
+  monkeypatch.setattr(caching_executor.CachingExecutor, '__init__', record)
   with execution.use_local_context() as context:
     add(initialize(), [1.0])
   assert executors

@@ -54,6 +54,33 @@ def test_evaluation_equals_numpy(batch_size):
     )
 
 
+def test_evaluation_of_a_keras_model():
+  # It works in graphs only.
+  keras_model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[2])])
+  model = tff.learning.models.functional_model_from_keras(
+    keras_model,
+    loss_fn=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=(
+      tf.TensorSpec([None, 2], tf.float32),
+      tf.TensorSpec([None], tf.int32),
+    ),
+  )
+  x = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+  kernel, bias = model.initial_weights[0]
+  logits = x @ kernel + bias
+  y = logits.argmax(axis=1).astype(np.int32)
+  y[0] = (y[0] + 1) % 3
+  evaluate = task.build_evaluation(
+    model, client_data.Examples(x, y), batch_size=4
+  )
+  result = evaluate(tff.learning.models.ModelWeights(*model.initial_weights))
+  assert result.accuracy == 6 / 7
+  log_sums = np.log(np.exp(logits).sum(axis=1))
+  assert result.loss == pytest.approx(
+    np.mean(log_sums - logits[np.arange(7), y]), rel=1e-5
+  )
+
+
 def test_evaluation_needs_examples():
   with pytest.raises(ValueError, match='at least one example'):
     task.build_evaluation(

@@ -1,10 +1,11 @@
-"""Finds, reads and groups the folders of runs."""
+"""Finds, reads and groups the records of runs."""
 
-import csv
 import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,20 @@ from typing import Optional
 from typing import Union
 
 import numpy as np
+import pandas as pd
+
+from tff_ocs.records import files
+from tff_ocs.records import labels
+from tff_ocs.records import metrics as metrics_lib
+from tff_ocs.records import settings as settings_lib
+
+# The columns that figures and tables of all runs need.
+_NEEDED_COLUMNS = (
+  'cumulative_uplink_bits',
+  'participants',
+  'training_loss',
+  'validation_accuracy',
+)
 
 
 class RunsError(ValueError):
@@ -25,74 +40,58 @@ class Run:
 
   Attributes:
     path: The folder.
-    config: What `config.json` holds.
-    metrics: The columns of `metrics.csv` by name, float64 arrays of shape
-      [num_rounds]; NaN where a cell is empty.
+    settings: What `config.json` holds.
+    metrics: What `metrics.csv` holds: float64 columns, see `metrics.COLUMNS`,
+      with a row for each round; NaN where a cell is empty.
   """
 
   path: pathlib.Path
-  config: dict[str, Any]
-  metrics: dict[str, np.ndarray]
+  settings: settings_lib.Settings
+  metrics: pd.DataFrame
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """The settings as JSON values by name."""
+    return self.settings.to_json()
 
   def evaluated(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rounds with a value of a metric, as indices, and the values."""
-    values = self.metrics[name]
-    (rounds,) = np.nonzero(~np.isnan(values))
-    return rounds, values[rounds]
+    """The rounds with a value of a metric, counted from 0, and the values."""
+    values = self.metrics[name].dropna()
+    return values.index.to_numpy(), values.to_numpy()
 
 
 class Method(NamedTuple):
-  """Who sends its update.
+  """How the clients that send are chosen, and how they compress.
 
   Attributes:
-    sampling: 'full', 'uniform', 'ocs' or 'aocs'.
+    sampling: 'full', 'uniform', 'ocs', 'aocs' or another.
     expected_clients: m, the expected number of participants; `None` for full
       participation.
-    compression: How updates are compressed, for example 'random-k 10 %'; `None`
+    compression: How updates are compressed, for example 'random 10%'; `None`
       if they are not.
+    name: The name in legends and tables, if it is another than that which
+      follows from the above.
   """
 
   sampling: str
   expected_clients: Optional[float] = None
   compression: Optional[str] = None
+  name: Optional[str] = None
 
   @property
   def label(self) -> str:
     """The name in legends and tables."""
-    m = self.expected_clients
-    return (
-      _LABELS[self.sampling]
-      + ('' if m is None else f', m={m:g}')
-      + ('' if self.compression is None else f', {self.compression}')
-    )
-
-
-# In the order of legends and tables.
-_LABELS = {
-  'full': 'full participation',
-  'uniform': 'uniform',
-  'ocs': 'OCS',
-  'aocs': 'AOCS',
-}
-
-
-# Likewise; with the value of the setting that says how much.
-_COMPRESSIONS = {
-  'none': None,
-  'natural': 'natural compression',
-  'dithering': '{dithering_bits}-bit dithering',
-  'random_k': 'random {random_k_fraction:.0%}',
-}
+    return self.name or labels.method_label(*self[:3])
 
 
 class Experiment(NamedTuple):
-  """What methods are compared on.
+  """The task that methods are compared on.
 
   Attributes:
     name: The data set, and which form of it, for example 'FEMNIST set 1'.
     clients_per_round: n, the size of the cohort.
-    data: What the data really is, as recorded with the run.
-    data_source: The value of --data_source.
+    data: What the data really is.
+    data_source: The value of --data_source; empty if there is none.
   """
 
   name: str
@@ -101,20 +100,21 @@ class Experiment(NamedTuple):
   data_source: str
 
   def __str__(self):
+    source = f'; source: {self.data_source}' if self.data_source else ''
     return (
-      f'{self.name}, n={self.clients_per_round}. Data: {self.data}; source:'
-      f' {self.data_source}.'
+      f'{self.name}, n={self.clients_per_round}. Data: {self.data}{source}.'
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-  """Runs that differ in nothing but their seeds.
+  """Runs that differ in their seeds only.
 
   Attributes:
-    experiment: What they were trained on.
-    method: Who sent its update.
-    settings: All settings that have a meaning for the method, but the seed.
+    experiment: The task.
+    method: The method.
+    settings: All settings that have a meaning for the method, except the seed,
+      the experiment and the method, by name.
     runs: The runs, by seed.
   """
 
@@ -124,38 +124,19 @@ class Group:
   runs: list[Run]
 
 
-# What says nothing of how a run is trained. Some versions recorded more of it.
-_NOT_SETTINGS = (
-  'seed',
-  'environment',
-  'cache_dir',
-  'output_dir',
-  'overwrite',
-  'resume',
-  'rounds_per_checkpoint',
-  'run_name',
-)
+# Settings that a choice leaves without a meaning.
 _UNUSED_SETTINGS = {
-  'full': ('expected_clients', 'max_iterations'),
-  'uniform': ('max_iterations',),
-  'ocs': ('max_iterations',),
-  'aocs': (),
-  'none': ('random_k_fraction', 'dithering_bits'),
-  'natural': ('random_k_fraction', 'dithering_bits'),
-  'random_k': ('dithering_bits',),
-  'dithering': ('random_k_fraction',),
-  'fedavg': (),
-  'dsgd': ('client_epochs', 'server_learning_rate'),
+  ('sampling', 'full'): ('expected_clients', 'max_iterations'),
+  ('sampling', 'uniform'): ('max_iterations',),
+  ('sampling', 'ocs'): ('max_iterations',),
+  ('compression', 'none'): ('random_k_fraction', 'dithering_bits'),
+  ('compression', 'natural'): ('random_k_fraction', 'dithering_bits'),
+  ('compression', 'random_k'): ('dithering_bits',),
+  ('compression', 'dithering'): ('random_k_fraction',),
+  ('algorithm', 'dsgd'): ('client_epochs', 'server_learning_rate'),
 }
-# What runs were before it was recorded.
-_FORMER_SETTINGS = {
-  'algorithm': 'fedavg',
-  'client_weighting': 'num_examples',
-  'compression': 'none',
-  'uniform_skips_silent_clients': False,
-}
-# In which methods under comparison may differ: what they are, their step sizes,
-# which the paper tunes for each, and how long they were trained.
+# Settings in which methods under comparison may differ: those that define the
+# method, the step sizes, which the paper tunes for each, and the length.
 _SETTINGS_OF_METHOD = (
   'sampling',
   'expected_clients',
@@ -178,24 +159,14 @@ def read_run(path: Union[str, os.PathLike]) -> Run:
     path: The folder.
 
   Returns:
-    The `Run`, with the rounds that are there.
+    The `Run`, with the rounds that are there so far.
 
   Raises:
-    FileNotFoundError: If the folder is not one of a run.
+    OSError: If the folder has no config.json or no metrics.csv.
+    RecordError: If one of them cannot be read.
   """
-  path = pathlib.Path(path)
-  config = {
-    **_FORMER_SETTINGS,
-    **json.loads((path / 'config.json').read_text()),
-  }
-  with (path / 'metrics.csv').open(newline='') as file:
-    rows = list(csv.DictReader(file))
-  names = rows[0] if rows else []
-  metrics = {
-    name: np.array([float(row[name] or 'nan') for row in rows])
-    for name in names
-  }
-  return Run(path, config, metrics)
+  settings, _ = settings_lib.read_config(path)
+  return Run(pathlib.Path(path), settings, metrics_lib.read_metrics(path))
 
 
 def find_groups(
@@ -203,42 +174,72 @@ def find_groups(
 ) -> tuple[list[Group], list[str]]:
   """Reads all finished runs below a folder, and groups them.
 
-  What a run is follows from its `config.json`, not from its folder's name.
+  The settings in `config.json` decide what a run is, not the folder's name.
+  Links to folders are followed; a folder that several paths lead to is read
+  once.
 
   Args:
     path: The folder.
 
   Returns:
     The groups, in the order of experiments and of legends, and for each run
-    that was left out a line that says why.
+    that was left out a line with its folder and the reason.
 
   Raises:
-    RunsError: If there is no such folder, or the same run is there twice.
+    RunsError: If there is no such folder, or if it holds a run twice.
   """
   path = pathlib.Path(path)
   if not path.is_dir():
     raise RunsError(f'--results_dir={path} is not a folder.')
-  runs, left_out = [], []
-  for config_path in sorted(path.rglob('config.json')):
-    folder = config_path.parent
-    # What a sweep on Ray was replacing when it was killed.
-    if folder.name.startswith('.'):
+  runs: list[Run] = []
+  left_out: list[str] = []
+  for folder, names in _walk(path, left_out):
+    if settings_lib.CONFIG not in names:
       continue
     try:
-      if not (folder / 'metrics.csv').exists():
-        raise ValueError('the run is not finished, it has no metrics.csv.')
+      if metrics_lib.METRICS not in names:
+        raise files.RecordError(
+          'the run is not finished, it has no metrics.csv'
+        )
       run = read_run(folder)
-      _describe(run.config)
       _check_finished(run)
-    except (OSError, ValueError) as error:
-      left_out.append(f'{folder} is left out: {error}')
-      continue
-    runs.append(run)
+      _check_values(run.metrics)
+    except OSError as error:
+      name = pathlib.Path(error.filename or folder).name
+      left_out.append(
+        f'{folder} is left out: its {name}: {error.strerror or error}.'
+      )
+    except files.RecordError as error:
+      left_out.append(f'{folder} is left out: {error}.')
+    else:
+      runs.append(run)
   return group_runs(runs), left_out
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
-  """Puts runs together that differ in nothing but their seeds.
+def _walk(
+  path: pathlib.Path, left_out: list[str]
+) -> Iterator[tuple[pathlib.Path, set[str]]]:
+  """All folders below a folder and through links, each once, by name."""
+
+  def leave_out(error):
+    left_out.append(f'{error.filename} is left out: {error.strerror}.')
+
+  visited = set()
+  for folder, names, other_names in os.walk(
+    path, onerror=leave_out, followlinks=True
+  ):
+    real = os.path.realpath(folder)
+    if real in visited:
+      names.clear()
+      continue
+    visited.add(real)
+    yield pathlib.Path(folder), {*names, *other_names}
+    # A hidden folder is one that a sweep on Ray was replacing when it ended.
+    names[:] = sorted(name for name in names if not name.startswith('.'))
+
+
+def group_runs(runs: Iterable[Run]) -> list[Group]:
+  """Puts runs together that differ in their seeds only.
 
   Args:
     runs: The runs.
@@ -248,44 +249,76 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
   Raises:
     RunsError: If two runs do not differ in their seeds either.
-    ValueError: If a run's config lacks what tells the experiment.
   """
-  groups = {}
-  for run in runs:
-    experiment, method = _describe(run.config)
-    unused = {
-      name
-      for choice in ('sampling', 'compression', 'algorithm')
-      for name in _UNUSED_SETTINGS[run.config[choice]]
-    }
-    settings = {
-      name: value
-      for name, value in run.config.items()
-      # A flag that is not given may be newer than the run.
-      if value is not None and name not in _NOT_SETTINGS and name not in unused
-    }
-    key = json.dumps(settings, sort_keys=True)
+  groups: dict[tuple, Group] = {}
+  for run in sorted(runs, key=lambda run: run.settings.seed):
+    settings = _meaningful(run.settings)
+    experiment = Experiment(
+      run.settings.experiment,
+      run.settings.clients_per_round,
+      run.settings.data,
+      run.settings.data_source,
+    )
+    method = method_of(run.settings)
+    key = experiment, method, json.dumps(settings, sort_keys=True)
     group = groups.setdefault(key, Group(experiment, method, settings, []))
-    for other in group.runs:
-      if other.config['seed'] == run.config['seed']:
-        raise RunsError(
-          f'{other.path} and {run.path} are the same run (same settings, seed'
-          f' {run.config["seed"]}): a seed must not count twice.'
-        )
+    if group.runs and group.runs[-1].settings.seed == run.settings.seed:
+      one, other = sorted([group.runs[-1].path, run.path])
+      raise RunsError(
+        f'{one} and {other} are the same run (same settings, seed'
+        f' {run.settings.seed}): a seed must not count twice.'
+      )
     group.runs.append(run)
-  for group in groups.values():
-    group.runs.sort(key=lambda run: run.config['seed'])
-  order = list(_LABELS)
-  return sorted(
-    groups.values(),
-    key=lambda group: (
-      group.experiment,
-      order.index(group.method.sampling),
-      group.method.expected_clients or 0,
-      list(_COMPRESSIONS).index(group.settings['compression']),
-      json.dumps(group.settings, sort_keys=True),
-    ),
+  return [groups[key] for key in sorted(groups, key=_order)]
+
+
+def _order(key):
+  """Sorts the keys of groups by experiment, and as legends are ordered."""
+  experiment, method, text = key
+  return (
+    experiment,
+    labels.rank(method.sampling, labels.SAMPLINGS),
+    method.expected_clients or 0,
+    labels.rank_of_compression(json.loads(text)['compression']),
+    method.label,
+    text,
   )
+
+
+def _meaningful(settings: settings_lib.Settings) -> dict[str, Any]:
+  """The settings that have a meaning for a method, as `Group` has them."""
+  config = settings.to_json()
+  unused = {'seed', 'experiment', 'method'}
+  for choice, names in _UNUSED_SETTINGS.items():
+    if config[choice[0]] == choice[1]:
+      unused.update(names)
+  return {
+    name: value
+    for name, value in config.items()
+    # A flag that is not given may be newer than the run.
+    if value is not None and name not in unused
+  }
+
+
+def method_of(settings: settings_lib.Settings) -> Method:
+  """The method of a run.
+
+  Args:
+    settings: The run's settings.
+
+  Returns:
+    The `Method`.
+  """
+  is_full = settings.sampling == 'full'
+  method = Method(
+    # Methods without a sampling have a colour each.
+    settings.sampling or settings.method,
+    None if is_full else settings.expected_clients,
+    labels.compression_label(settings.to_json()),
+  )
+  if method.label == settings.method:
+    return method
+  return method._replace(name=settings.method)
 
 
 def common_settings(group: Group) -> dict[str, Any]:
@@ -304,7 +337,7 @@ def check_comparable(groups: Sequence[Group]) -> None:
     groups: The groups.
 
   Raises:
-    RunsError: If they differ in what they were trained on or how, or if a
+    RunsError: If they differ in the data or in how they were trained, or if a
       method is there with several settings.
   """
   for i, group in enumerate(groups):
@@ -337,85 +370,55 @@ def _values(names, settings):
   return ', '.join(f'{name}={settings.get(name)}' for name in names)
 
 
-def _describe(config: Mapping[str, Any]) -> tuple[Experiment, Method]:
-  """What a run was trained on, and how it sampled."""
-  # Each of the binaries has a flag that the others lack.
-  if config.get('unbalanced_s') is not None:
-    values = (config[f'unbalanced_{name}'] for name in 'sab')
-    name = 'FEMNIST s={:g}, a={}, b={}'.format(*values)
-  elif config.get('unbalanced_set') == 'none':
-    name = 'FEMNIST, balanced'
-  elif 'unbalanced_set' in config:
-    name = f'FEMNIST set {config["unbalanced_set"]}'
-  elif 'sequence_length' in config:
-    name = 'Shakespeare'
-  elif 'scale_inputs' in config:
-    name = 'CIFAR100'
-  else:
-    raise ValueError(
-      'its config.json is not one of experiments.femnist, shakespeare or'
-      ' cifar100.'
-    )
-  needed = (
-    'sampling',
-    'expected_clients',
-    'clients_per_round',
-    'data',
-    'data_source',
-    'seed',
-    'total_rounds',
-  )
-  for setting in needed:
-    if setting not in config:
-      raise ValueError(f'its config.json has no {setting}.')
-  sampling = config['sampling']
-  if sampling not in _LABELS:
-    raise ValueError(f'its config.json has an unknown sampling, {sampling!r}.')
-  compression = config['compression']
-  if compression not in _COMPRESSIONS:
-    raise ValueError(
-      f'its config.json has an unknown compression, {compression!r}.'
-    )
-  experiment = Experiment(
-    name, config['clients_per_round'], config['data'], config['data_source']
-  )
-  return experiment, method_of(config)
-
-
-def method_of(config: Mapping[str, Any]) -> Method:
-  """Who sent its update in a run, and how it was compressed."""
-  sampling = config['sampling']
-  m = None if sampling == 'full' else config.get('expected_clients')
-  compression = _COMPRESSIONS[config.get('compression', 'none')]
-  if compression is not None:
-    compression = compression.format(**config)
-  return Method(sampling, m, compression)
-
-
 def _check_finished(run):
-  # Not by its final weights, which need not be kept to draw figures.
-  rounds, total = run.metrics.get('round', []), run.config['total_rounds']
-  if not np.array_equal(rounds, np.arange(total)):
-    raise ValueError(
-      f'the run is not finished, its metrics.csv has {len(rounds)} of'
-      f' {total} rounds.'
+  """Checks that all rounds are there; the final weights need not be kept."""
+  if len(run.metrics):
+    metrics_lib.check_rounds(run.metrics)
+  total = run.settings.total_rounds
+  if len(run.metrics) != total:
+    raise files.RecordError(
+      f'the run is not finished, its metrics.csv has {len(run.metrics)} of'
+      f' {total} rounds'
     )
 
 
-def rounds_to_accuracy(run: Run, accuracy: float) -> float:
-  """The rounds until a validation accuracy is first reached.
+def _check_values(metrics):
+  """Checks the columns that all figures and tables need."""
+  for name in _NEEDED_COLUMNS:
+    if name not in metrics:
+      raise files.RecordError(f'its metrics.csv has no column {name}')
+  accuracy = metrics['validation_accuracy']
+  if accuracy.isna().all():
+    raise files.RecordError('its metrics.csv has no validation accuracy')
+  is_wrong = {
+    'cumulative_uplink_bits': ~np.isfinite(metrics['cumulative_uplink_bits'])
+    | (metrics['cumulative_uplink_bits'].diff() < 0)
+    | (metrics['cumulative_uplink_bits'] < 0),
+    'participants': ~np.isfinite(metrics['participants']),
+    'validation_accuracy': (accuracy < 0) | (accuracy > 1),
+  }
+  for name, rows in is_wrong.items():
+    if rows.any():
+      round_num = int(rows.idxmax())
+      raise files.RecordError(
+        f'its metrics.csv has {name}={metrics[name][round_num]:g} in round'
+        f' {round_num}, which cannot be'
+      )
+
+
+def round_of_accuracy(run: Run, accuracy: float) -> float:
+  """The round whose evaluation is the first to reach a validation accuracy.
 
   Args:
     run: The run.
     accuracy: The validation accuracy, in [0, 1].
 
   Returns:
-    The number of rounds up to and including the one whose evaluation is the
-    first to reach it, or infinity.
+    The number of the round, counted from 0 as in `metrics.csv`, or infinity.
   """
   rounds, values = run.evaluated('validation_accuracy')
   (reached,) = np.nonzero(values >= accuracy)
-  return float(rounds[reached[0]] + 1) if reached.size else float('inf')
+  return float(rounds[reached[0]]) if reached.size else float('inf')
 
 
 def bits_to_accuracy(run: Run, accuracy: float) -> float:
@@ -428,7 +431,7 @@ def bits_to_accuracy(run: Run, accuracy: float) -> float:
   Returns:
     The cumulative bits at the first evaluation that reaches it, or infinity.
   """
-  rounds = rounds_to_accuracy(run, accuracy)
-  if rounds == float('inf'):
-    return rounds
-  return float(run.metrics['cumulative_uplink_bits'][int(rounds) - 1])
+  round_num = round_of_accuracy(run, accuracy)
+  if round_num == float('inf'):
+    return round_num
+  return float(run.metrics['cumulative_uplink_bits'][int(round_num)])

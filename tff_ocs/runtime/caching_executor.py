@@ -1,11 +1,14 @@
-"""An executor that does not send a worker what it has.
+"""An executor that does not send a worker what the worker has.
 
-TFF's `RemoteExecutor` sends the worker each argument and the computation itself
-in each call. A training loop gives the state that the last call returned to the
-next one, untouched, and the computation is always the same: with the paper's
+TFF's `RemoteExecutor` sends the worker each argument, and the computation
+itself, in each call. A training loop passes the state that the last call
+returned, untouched, to the next call of the same computation: with the paper's
 CNN, 6.7 MB that are copied a dozen times on their way.
 """
 
+import asyncio
+import weakref
+from typing import Any
 from typing import NamedTuple
 from typing import Optional
 
@@ -13,95 +16,117 @@ import numpy as np
 import tensorflow_federated as tff
 
 
+class _Part(NamedTuple):
+  """A value at the server that is a result, or an element of one.
+
+  Attributes:
+    index: The element's index, or `None` for the whole result.
+    type_spec: The value's type.
+    leaves: The arrays and scalars that the caller got.
+  """
+
+  index: Optional[int]
+  type_spec: tff.FederatedType
+  leaves: list[object]
+
+
 class _Result(NamedTuple):
-  """What the last call returned.
+  """A call's result.
 
   Attributes:
     value: The result in the worker.
-    parts: For each value at the server in it: its index, or `None` where it is
-      the whole result; its type; and the arrays and scalars it was returned as.
+    parts: Those parts of it that can be an argument of the next call.
   """
 
-  value: object
-  parts: list[tuple[Optional[int], tff.FederatedType, list[object]]]
+  value: Any
+  parts: list[_Part]
 
 
-class ResidentExecutor(tff.framework.RemoteExecutor):
-  """Finds arguments that are results of the last call, by their identity."""
+class CachingExecutor(tff.framework.RemoteExecutor):
+  """Recognizes arguments that are results of the last call, by identity.
+
+  Whoever makes the calls passes each final result to `keep`.
+  """
 
   def __init__(self, stub: tff.framework.RemoteExecutorStub):
-    """Initializes `ResidentExecutor`.
+    """Initializes `CachingExecutor`.
 
     Args:
       stub: The connection to the worker.
     """
     super().__init__(stub)
-    self._called = None
-    self._result = None
-    self._computation = None
+    # By asyncio task, since the calls of several tasks may alternate.
+    self._last_calls: Any = weakref.WeakKeyDictionary()
+    self._last_result: Optional[_Result] = None
+    self._last_computation: Optional[tuple[object, Any]] = None
+
+  def keep(self, result: object) -> None:
+    """Lets the next call use what the last call of this task has returned.
+
+    Args:
+      result: The last call's result, as the caller gets it.
+    """
+    value = self._last_calls.pop(asyncio.current_task(), None)
+    if value is not None:
+      parts = _find_parts(result, value.type_signature)
+      self._last_result = _Result(value, parts)
 
   def forget(self) -> None:
-    """Drops what is kept, without which this object would live for ever."""
-    self._called = self._result = self._computation = None
+    """Drops all values kept. Until then this object cannot be deleted."""
+    self._last_calls.clear()
+    self._last_result = self._last_computation = None
 
   async def create_value(self, value, type_spec=None):
     if isinstance(value, tff.Computation):
-      # One: that of a loop. By identity, since to hash it is slow.
-      last = self._computation
+      # Only the last one, that of a loop. By identity: hashing it is slow.
+      last = self._last_computation
       if last is None or last[0] is not value:
         last = value, await super().create_value(value, type_spec)
-        self._computation = last
+        self._last_computation = last
       return last[1]
-    result = self._result
+    result = self._last_result
     if result is not None and _is_at_server(type_spec):
-      leaves = _leaves(value)
-      for index, part_type, of_part in result.parts:
+      leaves = _flatten(value)
+      for part in result.parts:
         if (
-          type_spec == part_type
-          and len(leaves) == len(of_part)
-          and all(x is y for x, y in zip(leaves, of_part))
+          type_spec == part.type_spec
+          and len(leaves) == len(part.leaves)
+          and all(x is y for x, y in zip(leaves, part.leaves))
         ):
-          if index is None:
+          if part.index is None:
             return result.value
-          return await self.create_selection(result.value, index)
+          return await self.create_selection(result.value, part.index)
     return await super().create_value(value, type_spec)
 
   async def create_call(self, comp, arg=None):
-    self._called = await super().create_call(comp, arg)
-    return self._called
-
-  async def _compute(self, value_ref, type_spec):
-    value = await super()._compute(value_ref, type_spec)
-    called = self._called
-    if called is not None and called.reference is value_ref:
-      self._called = None
-      self._result = _Result(called, _find_parts(value, type_spec))
+    value = await super().create_call(comp, arg)
+    self._last_calls[asyncio.current_task()] = value
     return value
 
 
-def _find_parts(value, type_spec):
-  """The parts of a result that can be an argument of the next call."""
+def _find_parts(result: Any, type_spec: tff.Type) -> list[_Part]:
+  """Returns the parts of a result that can be an argument of the next call."""
+  candidates: list[tuple[Optional[int], Any, object]] = []
   if _is_at_server(type_spec):
-    candidates = [(None, type_spec, value)]
+    candidates.append((None, type_spec, result))
   elif isinstance(type_spec, tff.StructType):
     types = [t for _, t in tff.structure.iter_elements(type_spec)]
-    candidates = [
-      (index, part_type, value[index])
+    elements = tff.structure.from_container(result)
+    candidates += [
+      (index, part_type, elements[index])
       for index, part_type in enumerate(types)
       if _is_at_server(part_type)
     ]
-  else:
-    candidates = []
-  parts = [(index, t, _leaves(part)) for index, t, part in candidates]
-  return [part for part in parts if all(map(_is_unchangeable, part[2]))]
+  parts = [_Part(index, t, _flatten(part)) for index, t, part in candidates]
+  return [part for part in parts if all(map(_is_unchangeable, part.leaves))]
 
 
-def _is_at_server(type_spec):
+def _is_at_server(type_spec: Any) -> bool:
   return isinstance(type_spec, tff.FederatedType) and type_spec.all_equal
 
 
-def _leaves(value):
-  """The arrays and scalars, in the order in which TFF would send them."""
+def _flatten(value: Any) -> list[object]:
+  """Returns the arrays and scalars in the order in which TFF sends them."""
   try:
     value = tff.structure.from_container(value, recursive=True)
   except TypeError:
@@ -109,7 +134,7 @@ def _leaves(value):
   return tff.structure.flatten(value)
 
 
-def _is_unchangeable(leaf):
+def _is_unchangeable(leaf: object) -> bool:
   if isinstance(leaf, np.ndarray):
     return not leaf.flags.writeable
   return isinstance(leaf, np.generic)

@@ -157,23 +157,34 @@ def build_evaluation(
   if batch_size < 1:
     raise ValueError(f'batch_size must be at least 1, found {batch_size!r}.')
 
-  @tf.function(reduce_retracing=True)
-  def evaluate_batch(weights, x, y):
+  # In a graph of its own, since Keras models of TFF work in graphs only.
+  with tf.Graph().as_default() as graph:
+    weights, (x, y) = tf.nest.map_structure(
+      lambda t: tf.compat.v1.placeholder(t.dtype, t.shape),
+      (
+        tf.nest.map_structure(np.asarray, model.initial_weights),
+        model.input_spec,
+      ),
+    )
     logits = model.predict_on_batch(weights, x, training=False)
     hits = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
-    return tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
+    results = tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
+  session = tf.compat.v1.Session(graph=graph)
 
-  def evaluate(weights):
-    weights = tf.nest.map_structure(
-      tf.convert_to_tensor, (weights.trainable, weights.non_trainable)
+  def evaluate(model_weights):
+    feed = dict(
+      zip(
+        tf.nest.flatten(weights),
+        tf.nest.flatten((model_weights.trainable, model_weights.non_trainable)),
+      )
     )
     num_hits, loss_sum = 0, 0.0
     for start in range(0, num_examples, batch_size):
-      x = examples.x[start : start + batch_size]
-      y = examples.y[start : start + batch_size]
-      hits, loss = evaluate_batch(weights, tf.constant(x), tf.constant(y))
-      num_hits += int(hits)
-      loss_sum += float(loss) * len(y)
+      feed[x] = examples.x[start : start + batch_size]
+      feed[y] = examples.y[start : start + batch_size]
+      hits_of_batch, loss = session.run(results, feed)
+      num_hits += int(hits_of_batch)
+      loss_sum += float(loss) * len(feed[y])
     return Evaluation(num_hits / examples.y.size, loss_sum / num_examples)
 
   return evaluate

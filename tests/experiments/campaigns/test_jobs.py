@@ -1,5 +1,6 @@
-"""Tests of the runner of many runs, with a stand-in for the binaries."""
+"""Tests of the queue of jobs, with a stand-in for the runs."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -13,66 +14,23 @@ import psutil
 import pytest
 
 from experiments import campaigns
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
-
-# Does what --do says; `attempts` counts how often it was started.
-FAKE = """
-import json, os, pathlib, signal, sys, time
-values = dict(argument[2:].split('=', 1) for argument in sys.argv[1:])
-output_dir = pathlib.Path(values['output_dir'])
-folder = output_dir / values['run_name']
-with (output_dir / (folder.name + '.attempts')).open('a') as file:
-  file.write('x')
-attempts = len((output_dir / (folder.name + '.attempts')).read_text())
-print('attempt', attempts)
-if values['do'] == 'refuse':
-  sys.exit('error: no such data.\\nMore about it.')
-folder.mkdir(exist_ok=True)
-config = {'seed': int(values['seed']), 'environment': {}}
-(folder / 'config.json').write_text(json.dumps(config))
-(folder / 'metrics.csv').write_text('round,loss\\n0,1\\n1,1\\n')
-(folder / 'cores').write_text(json.dumps(sorted(os.sched_getaffinity(0))))
-if values['do'] == 'fail' or values['do'] == 'fail once' and attempts == 1:
-  raise RuntimeError('it was too much')
-if values['do'] == 'die':
-  os.kill(os.getpid(), signal.SIGKILL)
-if values['do'] == 'hang':
-  (folder / 'pid').write_text(str(os.getpid()))
-  time.sleep(1000)
-if values['do'] == 'meet':
-  while len(list(output_dir.glob('*/cores'))) < 2:
-    time.sleep(0.01)
-(folder / 'metrics.csv').write_text('round,loss\\n0,1\\n1,1\\n2,1\\n')
-(folder / 'weights.npz').write_text('')
-"""
+from experiments.campaigns import local_runner
+from tests.experiments.campaigns import fake_run
+from tests.plots import made_up
+from tff_ocs.records import settings
 
 
 @pytest.fixture(autouse=True)
-def fake_binary(monkeypatch):
-  def command(job, output_dir):
-    return [
-      sys.executable,
-      '-c',
-      FAKE,
-      *job.flags,
-      f'--run_name={job.name}',
-      f'--output_dir={output_dir}',
-    ]
-
-  monkeypatch.setattr(jobs.Job, 'command', command)
+def fake_runs(monkeypatch):
+  monkeypatch.setattr(job_lib.Job, 'command', fake_run.command)
 
 
 def make_job(name, do='finish', seed=0):
-  return jobs.Job(
+  return job_lib.Job(
     name, 'fake', (f'--do={do}', f'--seed={seed}', '--total_rounds=3')
   )
-
-
-def attempts(output_dir, name):
-  try:
-    return len((output_dir / f'{name}.attempts').read_text())
-  except FileNotFoundError:
-    return 0
 
 
 def run(output_dir, *all_jobs, **kwargs):
@@ -88,7 +46,7 @@ def wait_until(condition):
 
 def test_command_has_flags_name_and_folder(monkeypatch):
   monkeypatch.undo()
-  job = jobs.Job('run', 'femnist', ('--total_rounds=3', '--total_rounds=4'))
+  job = job_lib.Job('run', 'femnist', ('--total_rounds=3', '--total_rounds=4'))
   assert job.command('runs')[1:] == [
     '-m',
     'experiments.femnist',
@@ -109,8 +67,10 @@ def test_all_run_in_one_bar_and_finished_ones_are_skipped(tmp_path, capsys):
   # The bar began with the rounds of the first.
   assert 'test:  50%' in output.err
   assert '6/6' in output.err and 'finished=2, running=0' in output.err
-  assert [attempts(tmp_path, name) for name in ('first', 'second')] == [1, 1]
-  assert jobs.log_path(tmp_path, second).read_text() == 'attempt 1\n'
+  assert [
+    fake_run.attempts(tmp_path, name) for name in ('first', 'second')
+  ] == [1, 1]
+  assert job_lib.log_path(tmp_path, second).read_text() == 'attempt 1\n'
   assert jobs.is_finished(second, tmp_path)
 
 
@@ -129,7 +89,7 @@ def test_failing_run_is_retried_and_listed_but_stops_no_other(tmp_path, capsys):
     'dies': 'ended by SIGKILL',
     'is_refused': 'error: no such data.',
   }
-  counts = [attempts(tmp_path, job.name) for job in all_jobs]
+  counts = [fake_run.attempts(tmp_path, job.name) for job in all_jobs]
   assert counts == [3, 2, 3, 1, 1]
   logs = {job.name: log for job, _, log in failed}
   assert 'attempt 3\n' in logs['fails'].read_text()
@@ -142,43 +102,9 @@ def test_failing_run_is_retried_and_listed_but_stops_no_other(tmp_path, capsys):
 
 def test_folder_of_other_flags_stops_all_before_any_work(tmp_path):
   run(tmp_path, make_job('run', seed=1))
-  with pytest.raises(jobs.JobError, match='--seed=1, not 2.*--output_dir'):
+  with pytest.raises(job_lib.JobError, match='--seed=1, not 2.*--output_dir'):
     run(tmp_path, make_job('other'), make_job('run', seed=2))
-  assert attempts(tmp_path, 'other') == 0
-
-
-@pytest.mark.parametrize(
-  'recorded, text, agree',
-  [
-    (1, '1', True),
-    (1.0, '1', True),
-    (0.125, '0.125', True),
-    (0.125, '.126', False),
-    (1, 'one', False),
-    ('1', '1', True),
-    ('1', '2', False),
-    (True, 'true', True),
-    (True, '1', True),
-    (True, 'false', False),
-    (False, '0', True),
-    (None, '1', False),
-    (['a', 'b'], 'a,b', True),
-    (['a'], 'a,b', False),
-  ],
-)
-def test_recorded_values_are_compared_by_their_type(
-  tmp_path, recorded, text, agree
-):
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  (folder / 'config.json').write_text(json.dumps({'flag': recorded}))
-  # What is not recorded is not compared.
-  job = jobs.Job('run', 'fake', (f'--flag={text}', '--cache_dir=x'))
-  if agree:
-    assert not jobs.is_finished(job, tmp_path)
-  else:
-    with pytest.raises(jobs.JobError, match='--flag='):
-      jobs.is_finished(job, tmp_path)
+  assert fake_run.attempts(tmp_path, 'other') == 0
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason='needs two cores')
@@ -207,17 +133,19 @@ def test_one_run_for_each_core_with_enough_memory(
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(cores)))
   memory = psutil.virtual_memory()._replace(available=int(gigabytes * 1e9))
   monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
-  assert jobs._share_cores(None, num_jobs) == expected
+  assert local_runner.share_cores(None, num_jobs) == expected
 
 
 @pytest.mark.parametrize('parallel', [0, 10**6])
 def test_impossible_parallel_is_refused(tmp_path, parallel):
-  with pytest.raises(jobs.JobError, match='--parallel must be from 1 to'):
+  with pytest.raises(job_lib.JobError, match='--parallel must be from 1 to'):
     run(tmp_path, make_job('run'), parallel=parallel)
 
 
 def test_parallel_is_not_for_ray(tmp_path):
-  with pytest.raises(jobs.JobError, match='--parallel .* goes without --ray'):
+  with pytest.raises(
+    job_lib.JobError, match='--parallel .* cannot be combined'
+  ):
     run(tmp_path, make_job('run'), parallel=1, ray_address='auto')
 
 
@@ -225,12 +153,16 @@ def test_parallel_is_not_for_ray(tmp_path):
   'name, value', [('data_name', 'digits'), ('validation_subset', 500)]
 )
 def test_run_with_a_flag_that_is_not_given_is_refused(tmp_path, name, value):
-  (tmp_path / 'run').mkdir()
-  config = tmp_path / 'run' / 'config.json'
-  config.write_text(json.dumps({name: None}))
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  recorded = dataclasses.replace(made_up.settings(), total_rounds=3)
+  settings.write_config(folder, recorded, {})
   assert not jobs.is_finished(make_job('run'), tmp_path)
-  config.write_text(json.dumps({name: value}))
-  with pytest.raises(jobs.JobError, match=f'--{name}={value}, which is not'):
+  recorded = dataclasses.replace(recorded, **{name: value})
+  settings.write_config(folder, recorded, {})
+  with pytest.raises(
+    job_lib.JobError, match=f'--{name}={value}, not None, which'
+  ):
     jobs.is_finished(make_job('run'), tmp_path)
 
 
@@ -240,7 +172,9 @@ def test_missing_ray_is_explained(tmp_path, monkeypatch):
     sys.modules, 'experiments.campaigns.ray_runner', raising=False
   )
   monkeypatch.delattr(campaigns, 'ray_runner', raising=False)
-  with pytest.raises(jobs.JobError, match='needs the package ray.*pip install'):
+  with pytest.raises(
+    job_lib.JobError, match='needs the package ray.*pip install'
+  ):
     run(tmp_path, make_job('run'), ray_address='auto')
 
 
@@ -254,7 +188,7 @@ def test_interruption_ends_the_runs(tmp_path, number):
     # Meanwhile the folder is not for others.
     try:
       run(tmp_path, make_job('other'))
-    except jobs.JobError as error:
+    except job_lib.JobError as error:
       refused.append(str(error))
     os.kill(os.getpid(), number)
 
@@ -265,4 +199,4 @@ def test_interruption_ends_the_runs(tmp_path, number):
   thread.join()
   assert not pathlib.Path(f'/proc/{pid.read_text()}').exists()
   assert len(refused) == 1 and 'Another process' in refused[0]
-  assert attempts(tmp_path, 'other') == 0
+  assert fake_run.attempts(tmp_path, 'other') == 0

@@ -1,16 +1,15 @@
-"""Tests of what programs that start many runs share."""
+"""Tests of the list of the paper's runs."""
 
 import pathlib
 import re
 
-import pytest
-
-from experiments.campaigns import jobs
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
 
 
-def names(experiment, *methods):
-  return [flag_file.name for flag_file in paper_runs.read(experiment, methods)]
+def names(experiment, *methods, **kwargs):
+  runs = paper_runs.read(experiment, methods, **kwargs)
+  return [run.name for run in runs]
 
 
 def test_experiment_has_its_methods_with_all_m_in_order():
@@ -29,14 +28,14 @@ def test_experiment_has_its_methods_with_all_m_in_order():
 
 
 def test_paper_is_every_file():
-  found = names('paper', 'full', 'uniform', 'ocs', 'aocs')
+  found = names('paper', *paper_runs.METHODS)
   folder = pathlib.Path(paper_runs.__file__).parents[1] / 'flags'
   assert sorted(found) == sorted(path.stem for path in folder.glob('*.flags'))
 
 
-def test_flags_go_with_the_name():
-  for flag_file in paper_runs.read('paper', ['full', 'uniform', 'ocs', 'aocs']):
-    job = jobs.Job(*flag_file)
+def test_flags_agree_with_the_name():
+  for run in paper_runs.read('paper', paper_runs.METHODS):
+    job = job_lib.Job(*run)
     assert job.binary in ('femnist', 'shakespeare', 'cifar100')
     assert job.name.startswith(job.binary)
     assert f'_{job.values["sampling"]}' in job.name
@@ -46,26 +45,34 @@ def test_flags_go_with_the_name():
     assert job.values['data_source'] == 'tff'
 
 
-def test_extra_flags_are_passed_on():
-  flags = ['--data_source=bundled', '--data_name=a = b', '--x=']
-  assert paper_runs.extra_flags(['sweep', *flags], ()) == flags
+def test_other_m_replaces_the_papers():
+  runs = paper_runs.read(
+    'femnist_1', ['full', 'uniform', 'aocs'], expected_clients=[6, 4.5]
+  )
+  assert [run.name for run in runs] == [
+    'femnist_1_full',
+    'femnist_1_uniform_m4.5',
+    'femnist_1_uniform_m6',
+    'femnist_1_aocs_m4.5',
+    'femnist_1_aocs_m6',
+  ]
+  (own,) = paper_runs.read('femnist_1', ['aocs'], expected_clients=[4.5])
+  values = job_lib.Job(*own).values
+  assert values['expected_clients'] == '4.5'
+  assert values['client_learning_rate'] == '0.125'
+  # An m of the paper is the paper's run.
+  (same,) = paper_runs.read('femnist_1', ['aocs'], expected_clients=[6.0])
+  assert same == paper_runs.read('femnist_1', ['aocs'])[1]
 
 
-@pytest.mark.parametrize('argument', ['bundled', '-x=1', '--x', '--', '--=1'])
-def test_extra_flag_of_another_form_is_refused(argument):
-  with pytest.raises(jobs.JobError, match='the form --name=value'):
-    paper_runs.extra_flags(['sweep', argument], ())
-
-
-@pytest.mark.parametrize('name', ['seed', 'output_dir', 'overwrite'])
-def test_decided_flag_is_refused(name):
-  with pytest.raises(jobs.JobError, match=f'--{name}=1 cannot be given'):
-    paper_runs.extra_flags(['sweep', f'--{name}=1'], ['seed'])
-
-
-def test_binary_refuses_flags_that_it_does_not_have():
-  job = jobs.Job('run', 'femnist', ('--data_source=bundled', '--nothing=3'))
-  with pytest.raises(jobs.JobError) as raised:
-    paper_runs.check_flags([job, job])
-  message = "experiments.femnist: Unknown command line flag 'nothing'"
-  assert str(raised.value) == message
+def test_other_n_is_in_the_name_and_the_flags():
+  assert names('shakespeare_32', 'full', 'aocs', clients_per_round=16) == [
+    'shakespeare_32_n16_full',
+    'shakespeare_32_n16_aocs_m2',
+    'shakespeare_32_n16_aocs_m6',
+  ]
+  (run,) = paper_runs.read('shakespeare_32', ['full'], clients_per_round=16)
+  assert job_lib.Job(*run).values['clients_per_round'] == '16'
+  assert paper_runs.read(
+    'shakespeare_32', ['full'], clients_per_round=32
+  ) == paper_runs.read('shakespeare_32', ['full'])

@@ -4,15 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from ray import cluster_utils
 
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
+from experiments.campaigns import local_runner
 from experiments.campaigns import ray_runner
-from tests.experiments import real_runs
+from experiments.runs import run_progress
+from tests.experiments import linear
 
-JOB = jobs.Job(
+JOB = job_lib.Job(
   'run',
   'femnist',
   (
@@ -29,8 +33,9 @@ NODE = {'object_store_memory': 80 * 2**20}
 # A process of its own, since a driver must be in another than its nodes.
 DRIVER = f"""
 import sys
+from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
-job = jobs.Job(*{tuple(JOB)!r})
+job = job_lib.Job(*{tuple(JOB)!r})
 refused = job._replace(
   name='refused', flags=(*job.flags, '--clients_per_round=1000')
 )
@@ -40,6 +45,15 @@ failed = jobs.run_jobs(
 assert [f.job.name for f in failed] == ['refused'], failed
 assert '--clients_per_round=1000 is more than' in failed[0].reason, failed
 """
+
+
+def wait_until(driver, condition):
+  deadline = time.monotonic() + 300
+  while not condition():
+    if driver.poll() is not None or time.monotonic() > deadline:
+      driver.kill()
+      raise AssertionError(driver.communicate())
+    time.sleep(0.01)
 
 
 @pytest.fixture
@@ -62,17 +76,17 @@ def test_run_goes_on_elsewhere_when_its_node_is_lost(
   output_dir = tmp_path / 'runs'
   driver = subprocess.Popen(
     [sys.executable, '-c', DRIVER, str(output_dir), cluster.address],
-    cwd=jobs.ROOT,
+    cwd=job_lib.ROOT,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
   )
-  log = jobs.log_path(output_dir, JOB)
+  log = job_lib.log_path(output_dir, JOB)
   # Only now nodes join, so that the driver cannot be at one that is lost.
-  real_runs.wait_until(driver, log.exists)
+  wait_until(driver, log.exists)
   node = cluster.add_node(num_cpus=2, **NODE)
   folder = output_dir / JOB.name
-  real_runs.wait_until(driver, lambda: real_runs.saved_checkpoints(folder))
+  wait_until(driver, lambda: linear.saved_checkpoints(folder))
   cluster.remove_node(node, allow_graceful=False)
   assert not (folder / 'weights.npz').exists()
   cluster.add_node(num_cpus=2, **NODE)
@@ -89,15 +103,15 @@ def test_run_goes_on_elsewhere_when_its_node_is_lost(
 
   # As a run that nothing disturbs, with as many cores.
   cores = sorted(os.sched_getaffinity(0))[:2]
-  monkeypatch.setattr(jobs, '_share_cores', lambda *_: [cores])
+  monkeypatch.setattr(local_runner, 'share_cores', lambda *_: [cores])
   alone = tmp_path / 'alone'
   assert jobs.run_jobs([JOB], output_dir=alone, name='alone') == []
-  assert real_runs.read_results(folder) == real_runs.read_results(alone / 'run')
+  assert linear.read_results(folder) == linear.read_results(alone / 'run')
 
 
 def test_cluster_that_is_not_there_is_told_in_time(tmp_path, monkeypatch):
   monkeypatch.setattr(ray_runner, '_CONNECT_SECONDS', 5)
-  with pytest.raises(jobs.JobError) as raised:
+  with pytest.raises(job_lib.JobError) as raised:
     jobs.run_jobs(
       [JOB], output_dir=tmp_path, name='test', ray_address='127.0.0.1:9'
     )
@@ -107,7 +121,7 @@ def test_cluster_that_is_not_there_is_told_in_time(tmp_path, monkeypatch):
 
 
 def test_ray_client_is_refused(tmp_path):
-  with pytest.raises(jobs.JobError, match='auto, HOST or HOST:PORT'):
+  with pytest.raises(job_lib.JobError, match='auto, HOST or HOST:PORT'):
     jobs.run_jobs(
       [JOB], output_dir=tmp_path, name='test', ray_address='ray://host:10001'
     )
@@ -128,9 +142,9 @@ def make_folder(path):
 
 
 def test_files_of_a_going_run_are_those_of_its_newest_checkpoint(tmp_path):
-  assert ray_runner._newest_checkpoint(tmp_path) is None
+  assert run_progress.newest_checkpoint(tmp_path) is None
   files = make_folder(tmp_path)
-  newest = ray_runner._newest_checkpoint(tmp_path)
+  newest = run_progress.newest_checkpoint(tmp_path)
   assert newest == 'after_round_11'
   assert ray_runner._read_files(tmp_path) == files
   assert ray_runner._read_files(tmp_path, newest) == {

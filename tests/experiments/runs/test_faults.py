@@ -19,9 +19,12 @@ from absl import logging
 
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
-from tests.experiments import real_runs
+from tests.experiments import linear
+from tests.plots import made_up
+from tff_ocs.records import files
+from tff_ocs.records import metrics as metrics_lib
 
-METRICS = dict.fromkeys(run_folder.METRICS, 1.5)
+METRICS = dict.fromkeys(list(metrics_lib.COLUMNS)[1:], 1.5)
 STATE = {'weights': [np.arange(5000, dtype=np.float32)], 'empty': ()}
 WEIGHTS = tff.learning.models.ModelWeights(STATE['weights'], [])
 
@@ -51,7 +54,7 @@ def started(path):
   """The folder of a run that is started or continued there."""
   folder = run_folder.RunFolder(path, resume=True)
   with folder.log():
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
     yield folder
 
 
@@ -82,7 +85,7 @@ def next_round(path):
 def read_saved(path):
   """What is in the files that a fault must leave as they are."""
   paths = [path / 'config.json', path / 'metrics.csv']
-  for checkpoint in real_runs.saved_checkpoints(path):
+  for checkpoint in linear.saved_checkpoints(path):
     paths += [file for file in checkpoint.rglob('*') if file.is_file()]
   return {file: file.read_bytes() for file in paths}
 
@@ -124,7 +127,7 @@ def test_full_disk_before_the_first_file(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with full_disk(100), pytest.raises(OSError, match='config.json in .*Make'):
     with folder.log():
-      folder.start({'seed': 0})
+      folder.start(made_up.settings())
   # The same command again.
   assert next_round(tmp_path / 'run') == 0
 
@@ -177,23 +180,11 @@ def cut_within_line(path, index):
   'damage, lost_rounds, expected_round',
   [
     (lambda path: None, 0, 4),
-    # Within the last line; and all of it, and of the one before a half.
+    # Within the last line; and all of it, and half of the one before.
     (lambda path: truncate(path, 1), 1, 4),
     (lambda path: cut_within_line(path, -2), 2, 2),
     (lambda path: cut_within_line(path, -4), 4, 0),
     (lambda path: os.truncate(path, 0), 5, 0),
-    (lambda path: path.unlink(), 5, 0),
-    (lambda path: path.write_bytes(bytes(range(256))), 5, 0),
-    (lambda path: path.write_text('name,age\nAda,36\n'), 5, 0),
-    (
-      lambda path: path.write_text(
-        ''.join(
-          line for line in path.open(newline='') if not line.startswith('2,')
-        )
-      ),
-      3,
-      2,
-    ),
   ],
 )
 def test_run_goes_on_from_where_the_metrics_are_whole(
@@ -216,6 +207,66 @@ def test_run_goes_on_from_where_the_metrics_are_whole(
         folder.checkpoints.save(progress(round_num), round_num)
   assert path.read_bytes().splitlines() == whole
   assert next_round(interrupted) == 4
+
+
+def replace_in(path, *replacements):
+  content = path.read_bytes()
+  for old, new in replacements:
+    assert old in content
+    content = content.replace(old, new)
+  path.write_bytes(content)
+
+
+def test_metrics_that_a_spreadsheet_saved_again_are_continued(interrupted):
+  path = interrupted / 'metrics.csv'
+  whole = path.read_bytes().replace(b'\r\n', b'\n')
+  path.write_bytes(b'\xef\xbb\xbf' + whole.replace(b'\n', b'\r\n'))
+  checkpoints_before = linear.saved_checkpoints(interrupted)
+  assert next_round(interrupted) == 4
+  assert linear.saved_checkpoints(interrupted) == checkpoints_before
+  with started(interrupted) as folder:
+    folder.release(METRICS, 5)
+  table = metrics_lib.read_metrics(interrupted)
+  assert table['round'].tolist() == [0, 1, 2, 3, 4, 5]
+  assert path.read_bytes().startswith(whole.split(b'\n')[0])
+
+
+@pytest.mark.parametrize(
+  'damage, reason',
+  [
+    (lambda path: path.unlink(), 'has checkpoints, but no metrics.csv'),
+    (lambda path: replace_in(path, (b',', b';')), "separated by ';'"),
+    (lambda path: path.write_bytes(bytes(range(256))), 'not UTF-8'),
+    (lambda path: path.write_text('name,age\nAda,36\n'), "'Ada' in .* name"),
+    (lambda path: path.write_text('name\n36\n'), 'no column round'),
+    (lambda path: replace_in(path, (b'\n3,', b'\n2,')), 'round 2 twice'),
+    (
+      lambda path: replace_in(path, (b'\n2,', b'\n7,')),
+      'round 7 where round 2',
+    ),
+    (
+      lambda path: replace_in(path, (b'\n2,1.5', b'\n2,x')),
+      "'x' in the column",
+    ),
+    (lambda path: replace_in(path, (b'\n2,', b'\n2,1,')), 'line 4 .* cells'),
+    (lambda path: replace_in(path, (b'\n2,', b'\n\n2,')), 'line 4 .* 0 cells'),
+  ],
+)
+def test_metrics_that_no_run_wrote_stop_the_run_and_cost_nothing(
+  interrupted, damage, reason
+):
+  damage(interrupted / 'metrics.csv')
+  before = {
+    path: path.read_bytes()
+    for path in interrupted.rglob('*')
+    if path.is_file() and path.name != 'log.txt'
+  }
+  with pytest.raises(files.RecordError, match=reason) as error:
+    next_round(interrupted)
+  message = str(error.value)
+  assert 'Nothing was changed' in message and '\n' not in message
+  for path, content in before.items():
+    assert path.read_bytes() == content
 
 
 def halve(path):
@@ -270,14 +321,14 @@ DAMAGES = {
 @pytest.mark.parametrize('damage', DAMAGES)
 def test_damaged_checkpoints_are_left_out(interrupted, damage, capsys):
   for expected_round in (2, 0):
-    DAMAGES[damage](real_runs.saved_checkpoints(interrupted)[-1])
+    DAMAGES[damage](linear.saved_checkpoints(interrupted)[-1])
     capsys.readouterr()
     assert next_round(interrupted) == expected_round
     log = (interrupted / 'log.txt').read_text()
     assert (
       f'The checkpoint after round {expected_round + 1} cannot be read' in log
     )
-  assert real_runs.saved_checkpoints(interrupted) == []
+  assert linear.saved_checkpoints(interrupted) == []
   with started(interrupted) as folder:
     folder.checkpoints.save(progress(1), 1)
   assert next_round(interrupted) == 2
@@ -295,10 +346,10 @@ def test_truncated_config_is_told(interrupted, content):
 # Real runs.
 
 
-def worker_of(process):
+def worker_of(run):
   """The TFF worker of a run, once it has begun to compute."""
   with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-    for child in psutil.Process(process.pid).children():
+    for child in psutil.Process(run.pid).children():
       is_worker = child.cmdline()[0].endswith('worker_binary')
       if is_worker and child.cpu_times().user > 0.1:
         return child
@@ -306,55 +357,55 @@ def worker_of(process):
 
 
 def test_lost_worker_costs_no_bit(uninterrupted, tmp_path):
-  process = real_runs.start(tmp_path)
-  for round_num in (2, 5):
-    real_runs.wait_until(
-      process,
+  run = linear.Run(tmp_path / 'runs')
+  for round_num in (2, 12):
+    run.wait_until(
       lambda: (
-        real_runs.num_rounds(tmp_path / 'run') >= round_num  # noqa: B023
-        and worker_of(process)
-      ),
+        linear.num_rounds(run.folder) >= round_num  # noqa: B023
+        and worker_of(run)
+      )
     )
-    worker_of(process).kill()
-  output, _ = process.communicate(timeout=300)
-  assert process.returncode == 0, output
+    worker_of(run).kill()
+  status, output = run.finish()
+  assert status == 0, output
   assert 'The TFF worker was lost' in output
-  log = (tmp_path / 'run' / 'log.txt').read_text()
+  log = (run.folder / 'log.txt').read_text()
   assert log.count('The TFF worker was lost') >= 2
-  assert real_runs.read_results(tmp_path / 'run') == uninterrupted
+  assert linear.read_results(run.folder) == uninterrupted
 
 
-def check_told(output, message):
+def check_reported(output, message):
   assert message in output.splitlines()[-1]
   assert output.splitlines()[-1].startswith('error: ')
   assert 'Traceback' not in output
 
 
+def fill_disk():
+  # A checkpoint has a file of 14,011 bytes; the others are smaller.
+  limit_file_size(13_000)
+
+
 def test_run_that_fails_twice_ends_with_the_same_bits(uninterrupted, tmp_path):
-  folder = tmp_path / 'run'
-  # Each worker dies as soon as it computes.
-  process = real_runs.start(tmp_path)
-  real_runs.wait_until(
-    process, lambda: len(real_runs.saved_checkpoints(folder)) >= 1
-  )
-  while process.poll() is None:
-    worker = worker_of(process)
+  run = linear.Run(tmp_path / 'runs')
+  run.wait_until(lambda: linear.saved_checkpoints(run.folder))
+  # From now on each worker dies as soon as it computes.
+  while not run.has_ended:
+    worker = worker_of(run)
     if worker is not None:
       with contextlib.suppress(psutil.NoSuchProcess):
         worker.kill()
     time.sleep(0.005)
-  output, _ = process.communicate(timeout=300)
-  assert process.returncode == 1
-  check_told(output, 'The TFF worker')
-  saved = real_runs.saved_checkpoints(folder)
+  status, output = run.finish()
+  assert status == 1
+  check_reported(output, 'The TFF worker')
+  assert 'resumes from the last checkpoint' in output.splitlines()[-1]
+  saved = linear.saved_checkpoints(run.folder)
   assert saved
   # The next checkpoint finds the disk full.
-  status, output = real_runs.finish(
-    tmp_path, preexec_fn=lambda: limit_file_size(10**6)
-  )
+  status, output = linear.finish(tmp_path / 'runs', prepare=fill_disk)
   assert status == 1
-  check_told(output, 'File too large. Make room')
-  assert set(saved) <= set(real_runs.saved_checkpoints(folder))
-  status, output = real_runs.finish(tmp_path)
+  check_reported(output, 'File too large. Make room')
+  assert set(saved) <= set(linear.saved_checkpoints(run.folder))
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
-  assert real_runs.read_results(folder) == uninterrupted
+  assert linear.read_results(run.folder) == uninterrupted

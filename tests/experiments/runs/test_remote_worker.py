@@ -3,39 +3,38 @@
 import portpicker
 
 from tests import services
-from tests.experiments import real_runs
+from tests.experiments import linear
 
 
 def test_remote_worker(uninterrupted, tmp_path):
-  # Waits for a worker that never comes, beside the run that has one.
+  # Waits for a worker that never comes, at the same time as the other run.
   nobody = f'127.0.0.1:{portpicker.pick_unused_port()}'
-  lonely = real_runs.start(tmp_path / 'lonely', f'--worker_address={nobody}')
-  folder = tmp_path / 'run'
+  lonely = linear.Run(tmp_path / 'lonely', f'--worker_address={nobody}')
   try:
     with services.WorkerService() as service:
-      run = real_runs.start(tmp_path, f'--worker_address={service.address}')
-      real_runs.wait_until(run, lambda: real_runs.num_rounds(folder) >= 4)
+      run = linear.Run(tmp_path / 'runs', f'--worker_address={service.address}')
+      run.wait_until(lambda: linear.num_rounds(run.folder) >= 4)
       service.worker.kill()
       service.wait()
-    # As a supervisor would, or somebody who looks after it.
+    # As a supervisor would restart it.
     with services.WorkerService(port=service.port):
-      output, _ = run.communicate(timeout=300)
-    assert run.returncode == 0, output
+      status, output = run.finish()
+    assert status == 0, output
     assert 'The TFF worker was lost' in output
-    assert real_runs.read_results(folder) == uninterrupted
+    assert linear.read_results(run.folder) == uninterrupted
 
-    output, _ = lonely.communicate(timeout=300)
-    assert lonely.returncode == 1
+    status, output = lonely.finish()
+    assert status == 1
     assert output.splitlines()[-1].startswith('error: ')
     assert nobody in output.splitlines()[-1]
     assert 'Traceback' not in output
-    assert list((tmp_path / 'lonely').glob('*/*')) == []
+    assert not lonely.folder.exists()
   finally:
     lonely.kill()
 
 
 def test_wrong_address(tmp_path):
-  status, output = real_runs.finish(tmp_path, '--worker_address=8000')
+  status, output = linear.finish(tmp_path / 'runs', '--worker_address=8000')
   assert status == 1
   assert output.splitlines()[-1].startswith('error: --worker_address: ')
   assert "'host:port'" in output.splitlines()[-1]

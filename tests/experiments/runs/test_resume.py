@@ -2,38 +2,37 @@
 
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
-from tests.experiments.real_runs import finish
-from tests.experiments.real_runs import kill_when
-from tests.experiments.real_runs import num_rounds
-from tests.experiments.real_runs import read_results
-from tests.experiments.real_runs import saved_checkpoints
-from tests.experiments.real_runs import start
+from tests.experiments import linear
+from tests.plots import made_up
+from tff_ocs.records import files
 
 
 def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
-  folder = tmp_path / 'run'
-  # Before the first checkpoint; in the middle of saving one, which lasts
-  # longer than a round; and between two.
+  folder = tmp_path / 'runs' / 'run'
+  # Before the first checkpoint; while one is being saved; and between two.
   moments = (
-    lambda: num_rounds(folder) >= 1,
+    lambda: linear.num_rounds(folder) >= 1,
     lambda: list((folder / 'checkpoints').glob('*_temp*')),
-    lambda: num_rounds(folder) >= 7,
+    lambda: linear.num_rounds(folder) >= 12,
   )
   for moment in moments:
-    kill_when(start(tmp_path), moment)
+    linear.Run(tmp_path / 'runs').kill_when(moment)
     assert not (folder / 'weights.npz').exists()
-  status, output = finish(tmp_path)
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
-  assert read_results(folder) == uninterrupted
+  assert linear.read_results(folder) == uninterrupted
   assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
   left = {path.name for path in folder.iterdir()}
   assert left == {
+    '.lock',
     'config.json',
     'events',
     'log.txt',
@@ -41,13 +40,13 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
     'weights.npz',
   }
 
-  # A finished run is not run again, unless told to.
+  # A finished run is not run again, unless asked to.
   before = (folder / 'metrics.csv').stat().st_mtime_ns
-  status, output = finish(tmp_path)
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0 and 'is finished' in output
   assert (folder / 'metrics.csv').stat().st_mtime_ns == before
-  # And other flags do not go with it.
-  status, output = finish(tmp_path, '--batch_size=10')
+  # Other flags are another run.
+  status, output = linear.finish(tmp_path / 'runs', '--batch_size=10')
   assert status == 1
   assert 'a run with --batch_size=20, not 10' in output.splitlines()[-1]
 
@@ -56,23 +55,61 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
 def test_damage_costs_rounds_but_not_the_run(
   uninterrupted, tmp_path, are_all_damaged
 ):
-  folder = tmp_path / 'run'
-  kill_when(start(tmp_path), lambda: len(saved_checkpoints(folder)) >= 2)
-  damaged = saved_checkpoints(folder)[0 if are_all_damaged else 1 :]
+  run = linear.Run(tmp_path / 'runs')
+  run.kill_when(lambda: len(linear.saved_checkpoints(run.folder)) >= 2)
+  damaged = linear.saved_checkpoints(run.folder)[0 if are_all_damaged else 1 :]
   for checkpoint in damaged:
     for path in checkpoint.rglob('*'):
       if path.is_file():
         os.truncate(path, path.stat().st_size // 2)
   # And the last line of the metrics.
-  metrics = folder / 'metrics.csv'
+  metrics = run.folder / 'metrics.csv'
   os.truncate(metrics, metrics.stat().st_size - 5)
-  status, output = finish(tmp_path)
+  status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
   # Either cannot be read, or comes after the line that is lost.
   assert output.count('The checkpoint after round') == len(damaged)
-  assert 'metrics.csv is damaged' in output
+  assert 'metrics.csv is cut off after' in output
   assert 'Traceback' not in output
-  assert read_results(folder) == uninterrupted
+  assert linear.read_results(run.folder) == uninterrupted
+
+
+@pytest.mark.parametrize('is_saved', [False, True])
+def test_ctrl_c_says_where_the_same_command_starts(tmp_path, is_saved):
+  run = linear.Run(tmp_path / 'runs')
+  run.wait_until(
+    lambda: (
+      linear.saved_checkpoints(run.folder) if is_saved else run.folder.exists()
+    )
+  )
+  os.kill(run.pid, signal.SIGINT)
+  status, output = run.finish()
+  assert status == 1
+  line = output.splitlines()[-1]
+  assert 'Traceback' not in output
+  if is_saved:
+    assert line == (
+      'interrupted. The same command, without --overwrite, resumes from the'
+      f' last checkpoint in {run.folder}'
+    )
+  else:
+    assert line == (
+      'interrupted. There is no checkpoint yet: the same command starts from'
+      ' round 0.'
+    )
+
+
+def test_no_checkpoint_is_saved_after_the_last_round(tmp_path, monkeypatch):
+  saved = []
+  save = checkpoints.Checkpoints.save
+
+  def note(self, progress, round_num):
+    saved.append(round_num)
+    save(self, progress, round_num)
+
+  monkeypatch.setattr(checkpoints.Checkpoints, 'save', note)
+  linear.run_and_read(tmp_path, '--rounds_per_checkpoint=2')
+  assert saved == [1]
 
 
 def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
@@ -80,7 +117,7 @@ def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
   for round_num in (1, 3, 5):
     state = {'weights': np.full(3, round_num, np.float32), 'empty': ()}
     saved.save(checkpoints.Progress(state, 10**12 + round_num), round_num)
-  assert len(saved_checkpoints(tmp_path)) == 2
+  assert len(linear.saved_checkpoints(tmp_path)) == 2
   like = checkpoints.Progress(
     {'weights': np.zeros(3, np.float32), 'empty': ()}, 0
   )
@@ -93,7 +130,7 @@ def test_checkpoints_keep_two_and_give_back_what_was_saved(tmp_path):
 
 
 def test_folder_without_resume_is_refused(tmp_path):
-  run_folder.RunFolder(tmp_path / 'run').start({'seed': 0})
+  run_folder.RunFolder(tmp_path / 'run').start(made_up.settings())
   with pytest.raises(FileExistsError, match='--resume'):
     run_folder.RunFolder(tmp_path / 'run')
   again = run_folder.RunFolder(tmp_path / 'run', resume=True)
@@ -106,22 +143,22 @@ def test_run_that_another_process_finished_meanwhile_is_kept(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run', resume=True)
   other = run_folder.RunFolder(tmp_path / 'run')
   with other.log():
-    other.start({'seed': 0})
+    other.start(made_up.settings())
     (tmp_path / 'run' / 'weights.npz').touch()
   with folder.log(), pytest.raises(FileExistsError, match='meanwhile'):
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
 
 
 def test_folder_in_use_is_refused_to_another_process(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with folder.log():
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
     for options in ({'resume': True}, {'overwrite': True}):
       other = run_folder.RunFolder(tmp_path / 'run', **options)
       with pytest.raises(FileExistsError, match='Another process is running'):
-        other.start({'seed': 0})
+        other.start(made_up.settings())
     assert (tmp_path / 'run' / 'config.json').exists()
-  run_folder.RunFolder(tmp_path / 'run', resume=True).start({'seed': 0})
+  run_folder.RunFolder(tmp_path / 'run', resume=True).start(made_up.settings())
 
 
 @pytest.mark.parametrize('config', ['not json', '[]', '{"model": "bert"}'])
@@ -136,11 +173,31 @@ def test_folder_with_another_config_is_never_replaced(tmp_path, config):
 def test_overwriting_removes_only_what_a_run_writes(tmp_path):
   folder = run_folder.RunFolder(tmp_path / 'run')
   with folder.log():
-    folder.start({'seed': 0})
+    folder.start(made_up.settings())
   (tmp_path / 'run' / 'notes.txt').write_text('precious')
   again = run_folder.RunFolder(tmp_path / 'run', overwrite=True)
   with again.log():
-    again.start({'seed': 1})
+    again.start(made_up.settings(seed=1))
   config = json.loads((tmp_path / 'run' / 'config.json').read_text())
   assert config['seed'] == 1
   assert (tmp_path / 'run' / 'notes.txt').read_text() == 'precious'
+
+
+def test_folder_is_free_however_a_run_ends(tmp_path):
+  weights = tff.learning.models.ModelWeights([np.zeros(2, np.float32)], [])
+  folder = run_folder.RunFolder(tmp_path / 'finished')
+  folder.start(made_up.settings())
+  folder.finish(weights)
+  files.lock_folder(tmp_path / 'finished').release()
+  # The start itself fails.
+  again = run_folder.RunFolder(tmp_path / 'finished', resume=True)
+  with pytest.raises(FileExistsError, match='meanwhile'):
+    again.start(made_up.settings())
+  files.lock_folder(tmp_path / 'finished').release()
+  # Nobody has it any more.
+  folder = run_folder.RunFolder(tmp_path / 'abandoned')
+  folder.start(made_up.settings())
+  with pytest.raises(BlockingIOError):
+    files.lock_folder(tmp_path / 'abandoned')
+  del folder
+  files.lock_folder(tmp_path / 'abandoned').release()

@@ -17,25 +17,25 @@ def test_comparison_tells_an_excess(excess, violated):
   rng = np.random.default_rng(0)
   limits = rng.uniform(1, 2, 1000)
   values = limits + excess + 0.1 * rng.standard_normal(1000)
-  played = monte_carlo.Played(
+  result = monte_carlo.RoundResult(
     None, monte_carlo.Factor(0.5, 0.5, np.zeros(1000)), bounds.Steps(1.0)
   )
   comparison = convergence.compare(
-    lambda *unused_args: limits, values, None, 2, 4, played
+    lambda *unused_args: limits, values, None, 2, 4, result
   )
   assert comparison.violated == violated
   assert comparison.excess == pytest.approx(excess, abs=0.02)
   # Of the difference: the spread of both does not count.
   assert comparison.error == pytest.approx(0.1 / math.sqrt(1000), rel=0.1)
   assert (
-    convergence.compare(lambda *unused_args: None, values, None, 2, 4, played)
+    convergence.compare(lambda *unused_args: None, values, None, 2, 4, result)
     is None
   )
 
 
 def test_comparison_counts_the_error_of_gamma():
   influence = np.resize([0.3, -0.3], 1000)
-  played = monte_carlo.Played(
+  result = monte_carlo.RoundResult(
     None, monte_carlo.Factor(0.5, 2 / 3, influence), bounds.Steps(1.0)
   )
   comparison = convergence.compare(
@@ -44,7 +44,7 @@ def test_comparison_counts_the_error_of_gamma():
     None,
     2,
     4,
-    played,
+    result,
   )
   # 1 / gamma = 1 + alpha (n - m) / m.
   assert comparison.error == pytest.approx(0.3 / math.sqrt(1000), rel=1e-2)

@@ -69,7 +69,7 @@ def test_round_has_the_expectation_of_eq_2_and_algorithm_3(kind, sampling):
   repeats, start = 100_000, np.array([1.0, -0.5])
   theorem = kind(CONVEX, 3 if kind.is_local else 1)
   steps = bounds.Steps(0.2, 1.5 if theorem.is_local else 1.0)
-  played = monte_carlo.play_round(
+  result = monte_carlo.simulate_round(
     theorem,
     CONVEX,
     sampling,
@@ -85,9 +85,9 @@ def test_round_has_the_expectation_of_eq_2_and_algorithm_3(kind, sampling):
     y = y - local * CONVEX.client_gradients(y)
   size = 1.5 if theorem.is_local else 0.2
   expected = start - size * CONVEX.weights @ (start - y)
-  errors = played.x.std(axis=0, ddof=1) / math.sqrt(repeats)
-  assert np.all(np.abs(played.x.mean(axis=0) - expected) < 6 * errors)
-  assert played.steps == steps
+  errors = result.x.std(axis=0, ddof=1) / math.sqrt(repeats)
+  assert np.all(np.abs(result.x.mean(axis=0) - expected) < 6 * errors)
+  assert result.steps == steps
 
 
 @pytest.mark.parametrize('sampling', monte_carlo.SCHEMES)
@@ -96,7 +96,7 @@ def test_variance_of_a_dsgd_round_is_its_formula(sampling):
   # says the first from E sum w_i^2 ||g_i||^2.
   repeats, start = 100_000, np.array([1.0, -0.5])
   theorem = bounds.Theorem13(CONVEX)
-  played = monte_carlo.play_round(
+  result = monte_carlo.simulate_round(
     theorem,
     CONVEX,
     sampling,
@@ -110,11 +110,11 @@ def test_variance_of_a_dsgd_round_is_its_formula(sampling):
   weights = CONVEX.weights**2
   noise = weights @ (0.5 * squares + 0.2)
   second_moment = weights @ squares + noise
-  expected = (1 / played.factor.gamma - 1) * second_moment + noise
-  distances = np.sum((played.x - start + CONVEX.gradient(start)) ** 2, axis=-1)
+  expected = (1 / result.factor.gamma - 1) * second_moment + noise
+  distances = np.sum((result.x - start + CONVEX.gradient(start)) ** 2, axis=-1)
   error = distances.std(ddof=1) / math.sqrt(repeats)
   # With that of gamma.
-  influence = 4 / 2 * second_moment * played.factor.influence
+  influence = 4 / 2 * second_moment * result.factor.influence
   error += influence.std() / math.sqrt(repeats)
   assert distances.mean() == pytest.approx(expected, abs=6 * error)
 
@@ -123,7 +123,7 @@ def test_local_step_size_divides_the_effective_one():
   problem = dataclasses.replace(CONVEX, noise_slope=0.0, noise_variance=0.0)
   theorem = bounds.Theorem17(problem, 4)
   start = np.array([[1.0, 2.0]])
-  played = monte_carlo.play_round(
+  result = monte_carlo.simulate_round(
     theorem,
     problem,
     'full',
@@ -138,4 +138,4 @@ def test_local_step_size_divides_the_effective_one():
     for _ in range(4):
       y = y - 0.4 / (4 * 2.0) * problem.curvatures[i] * (y - problem.centres[i])
     moved += problem.weights[i] * (start[0] - y)
-  np.testing.assert_allclose(played.x, start - 2.0 * moved)
+  np.testing.assert_allclose(result.x, start - 2.0 * moved)

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tff_ocs import communication
 from tff_ocs import compression
+from tff_ocs import message_bits
 
 
 @pytest.mark.parametrize(
@@ -31,18 +32,18 @@ from tff_ocs import compression
   ],
 )
 def test_update_bits_are_elements_times_bits_of_the_type(value_type, bits):
-  assert communication.update_bits(value_type) == bits
+  assert message_bits.update_bits(value_type) == bits
 
 
 def test_update_bits_of_the_models_of_the_paper():
   for parameters in (1_663_370, 833_622, 5_897_508):
     value_type = tff.TensorType(np.float32, [parameters])
-    assert communication.update_bits(value_type) == 32 * parameters
+    assert message_bits.update_bits(value_type) == 32 * parameters
 
 
 def test_update_bits_do_not_overflow():
   assert (
-    communication.update_bits(tff.TensorType(np.float32, [2**31, 2**20]))
+    message_bits.update_bits(tff.TensorType(np.float32, [2**31, 2**20]))
     == 2**56
   )
 
@@ -57,7 +58,7 @@ def test_update_bits_do_not_overflow():
 )
 def test_update_bits_of_unknown_size(value_type):
   with pytest.raises(ValueError, match=r'found the tensor type .*\?'):
-    communication.update_bits(value_type)
+    message_bits.update_bits(value_type)
 
 
 # 1000 and 24 entries.
@@ -124,7 +125,7 @@ def _quantised(bits, threshold=0):
   ],
 )
 def test_message_bits_by_hand(make, bits):
-  assert communication.message_bits(make().create(VALUE_TYPE).next) == bits
+  assert message_bits.message_bits(make().create(VALUE_TYPE).next) == bits
 
 
 def test_message_bits_of_an_inner_process_that_runs_twice():
@@ -148,14 +149,14 @@ def test_message_bits_of_an_inner_process_that_runs_twice():
       third.result,
     )
 
-  assert communication.message_bits(twice) == 2 * 1024 * 32
+  assert message_bits.message_bits(twice) == 2 * 1024 * 32
 
 
 def test_message_bits_of_the_paper_and_natural_compression():
   process = compression.NaturalCompressionFactory().create(
     tff.TensorType(np.float32, [1_663_370])
   )
-  assert communication.message_bits(process.next) == 9 * 1_663_370
+  assert message_bits.message_bits(process.next) == 9 * 1_663_370
 
 
 def test_uplink_bits_by_hand():

@@ -1,0 +1,261 @@
+"""The flags of the programs that start many runs."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments.campaigns import job as job_lib
+from experiments.campaigns import paper_runs
+from programs import paths
+
+# Flags that the programs set for each run, or that would undo finished work.
+_RESERVED = ('flagfile', 'output_dir', 'overwrite', 'resume', 'run_name')
+
+
+def define(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the flags of all of these programs.
+
+  Args:
+    values: The flags to add them to.
+  """
+  flags.DEFINE_enum(
+    'experiment',
+    None,
+    [*paper_runs.EXPERIMENTS, 'paper'],
+    'Required. The experiment of the paper: FEMNIST data set 1, 2 or 3;'
+    ' Shakespeare with n = 32 or 128; CIFAR100; or all of them (paper).',
+    required=True,
+    flag_values=values,
+  )
+  paths.define_path(
+    'output_dir',
+    'runs',
+    'The folder of the runs, and of their logs in logs/.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'parallel',
+    None,
+    'The number of runs at the same time on this machine, which share its cores'
+    ' evenly. If not given, one for each core for which 3 GB of memory are'
+    ' available.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'ray_address',
+    None,
+    'The address of a running Ray cluster to place the runs on: auto for the'
+    ' one of this machine, or the HOST of its head. This machine must be a node'
+    ' of the cluster.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'dry_run',
+    False,
+    'Print the commands of the runs and start none.',
+    flag_values=values,
+  )
+
+
+def define_methods(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the flags that choose methods, m and n.
+
+  Args:
+    values: The flags to add them to.
+  """
+  flags.DEFINE_list(
+    'methods',
+    ['full', 'uniform', 'aocs'],
+    "The samplings to run: full, uniform, aocs, as in the paper's figures, or"
+    ' ocs, whose results are those of aocs.',
+    flag_values=values,
+  )
+  flags.register_validator(
+    'methods',
+    lambda methods: methods and not set(methods) - set(paper_runs.METHODS),
+    message=f'must be some of {",".join(paper_runs.METHODS)}',
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    'expected_clients',
+    None,
+    'The expected numbers m of participants to run each sampling but full with.'
+    " If not given, the paper's.",
+    flag_values=values,
+  )
+  flags.register_validator(
+    'expected_clients',
+    lambda numbers: numbers is None or _are_positive(numbers),
+    message='must be one or more different numbers above 0',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'clients_per_round',
+    None,
+    "The size n of the cohort. If not given, the paper's.",
+    lower_bound=1,
+    flag_values=values,
+  )
+
+
+def _are_positive(texts) -> bool:
+  try:
+    numbers = {float(text) for text in texts}
+  except ValueError:
+    return False
+  return (
+    len(numbers) == len(texts) > 0
+    and min(numbers) > 0
+    and max(numbers) < float('inf')
+  )
+
+
+def read_runs(values: flags.FlagValues) -> list[paper_runs.PaperRun]:
+  """Reads the runs that the flags of `define` and `define_methods` choose.
+
+  Args:
+    values: The flags.
+
+  Returns:
+    The runs.
+
+  Raises:
+    JobError: If the flags contradict each other.
+  """
+  if values.experiment == 'paper' and values.clients_per_round is not None:
+    raise job_lib.JobError(
+      '--clients_per_round cannot be combined with --experiment=paper, which'
+      ' has experiments that differ in nothing but n.'
+    )
+  runs = paper_runs.read(
+    values.experiment,
+    values.methods,
+    expected_clients=(
+      values.expected_clients and list(map(float, values.expected_clients))
+    ),
+    clients_per_round=values.clients_per_round,
+  )
+  for run in runs:
+    of_run = job_lib.Job(*run).values
+    n, m = of_run['clients_per_round'], of_run.get('expected_clients', '0')
+    if float(m) > float(n):
+      print(
+        f'{run.name}: m={m} is more than n={n}, so all clients of a cohort will'
+        ' send.',
+        file=sys.stderr,
+      )
+  return runs
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+  """Parses the command line, and explains where flags for each run belong.
+
+  Args:
+    argv: The command line.
+
+  Returns:
+    The arguments that are no flags, as for `app.run`.
+  """
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    message = f'Flags parsing error: {error}'
+    if isinstance(error, flags.UnrecognizedFlagError):
+      message += (
+        f'. Flags for each run go to the end, after a --: {_corrected(argv)}'
+      )
+    sys.exit(message)
+
+
+def _corrected(argv) -> str:
+  """The command with all unknown flags after the `--`."""
+  known, unknown = [], []
+  arguments = iter(argv[1:])
+  previous = known
+  for argument in arguments:
+    if argument == '--':
+      break
+    name = re.match(r'--?(?:no)?(\w+)|', argument).group(1)
+    if name is None and previous is unknown:
+      # The value of the flag before it; after the -- it needs a =.
+      unknown[-1] += f'={argument}'
+      continue
+    if name is not None:
+      is_known = name in flags.FLAGS or f'no{name}' in flags.FLAGS
+      previous = known if is_known else unknown
+    previous.append(argument)
+  program = pathlib.Path(argv[0]).stem
+  return shlex.join(
+    ['python', '-m', f'experiments.{program}', *known, '--']
+    + [*unknown, *arguments]
+  )
+
+
+def extra_flags(
+  argv: Sequence[str], values: flags.FlagValues, reserved: Sequence[str]
+) -> list[str]:
+  """The flags after `--` on the command line, which go to each run.
+
+  Args:
+    argv: The arguments that `app.run` gives to the main function.
+    values: The program's own flags.
+    reserved: The names of flags that the program always sets for each run, in
+      addition to those of the folder.
+
+  Returns:
+    The flags, '--name=value'.
+
+  Raises:
+    JobError: If one is not of this form, or may not be given.
+  """
+  for argument in argv[1:]:
+    match = re.fullmatch(r'--(\w+)=.*', argument, re.DOTALL)
+    if not match:
+      raise job_lib.JobError(
+        f'unexpected argument {argument!r}; flags for each run go to the end,'
+        ' after a --, and have the form --name=value.'
+      )
+    name = match.group(1)
+    is_set = name == 'clients_per_round' and values[name].present
+    if is_set or name in (*_RESERVED, *reserved):
+      raise job_lib.JobError(
+        f'{argument} cannot be given to each run: this program sets it. Its own'
+        ' flags go before the --.'
+      )
+  return list(argv[1:])
+
+
+def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
+  """Lets each experiment check the flags of its first job.
+
+  Otherwise a flag that does not exist would fail in each of the runs.
+
+  Args:
+    jobs: The jobs.
+
+  Raises:
+    JobError: If an experiment refuses its flags.
+  """
+  first_jobs = {}
+  for job in jobs:
+    first_jobs.setdefault(job.binary, job)
+  for job in first_jobs.values():
+    result = subprocess.run(
+      [*job.command('.'), '--only_check_args'],
+      cwd=job_lib.ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      errors='replace',
+    )
+    if result.returncode:
+      message = re.search(r'Flags parsing error:\s*(.*)', result.stdout)
+      reason = (
+        message.group(1) if message else result.stdout.strip().split('\n')[-1]
+      )
+      raise job_lib.JobError(f'experiments.{job.binary}: {reason}')

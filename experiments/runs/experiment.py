@@ -1,0 +1,237 @@
+"""One run of an experiment, as its flags describe it."""
+
+import contextlib
+import pathlib
+import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import tensorflow_federated as tff
+from absl import flags
+from absl import logging
+
+import tff_ocs
+from experiments.runs import availability as availability_lib
+from experiments.runs import experiment_flags
+from experiments.runs import run_folder
+from experiments.runs import run_progress
+from experiments.runs import training
+from tff_ocs import compression
+from tff_ocs import execution
+from tff_ocs.records import files
+from tff_ocs.records import settings as settings_lib
+from tff_ocs.tasks import client_data
+from tff_ocs.tasks import task as task_lib
+
+
+def run(
+  values: flags.FlagValues,
+  *,
+  load_task: Callable[[], task_lib.Task],
+  experiment: str,
+  data: str,
+  step_size: experiment_flags.PaperStepSize,
+  own_flags: Sequence[str],
+) -> None:
+  """Runs the experiment that the flags describe.
+
+  Ends the program with one line if the settings, the data, the folder or the
+  worker are not as they must be.
+
+  Args:
+    values: The flags, those of `experiment_flags` among them.
+    load_task: A function that loads the task.
+    experiment: The name of the experiment in figures and tables.
+    data: The first part of the name of the run's folder.
+    step_size: The paper's client step size for the sampling.
+    own_flags: The names of the program's own flags, which are recorded too.
+  """
+  path = None
+  try:
+    availability = availability_lib.read(values.availability)
+    path = pathlib.Path(
+      values.output_dir, experiment_flags.run_name(values, data, availability)
+    )
+    folder = run_folder.RunFolder(
+      path, overwrite=values.overwrite, resume=values.resume
+    )
+    with folder.log():
+      learning_rate, step_size_line = experiment_flags.step_size(
+        values, step_size
+      )
+      settings = {
+        'experiment': experiment,
+        **experiment_flags.settings(values, own_flags),
+        'client_learning_rate': learning_rate,
+        'availability': availability.setting,
+      }
+      folder.check_settings(settings)
+      if folder.is_finished and not values.overwrite:
+        _report(f'{folder.path} is finished; use --overwrite to run it again.')
+        return
+      _report(step_size_line)
+      _run(folder, settings, values, load_task, availability)
+  except execution.WorkerError as error:
+    sys.exit(f'error: {error} {_describe_resumption(path)}')
+  except (
+    ImportError,
+    OSError,
+    availability_lib.AvailabilityError,
+    client_data.DataError,
+    experiment_flags.SettingError,
+    files.RecordError,
+  ) as error:
+    sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit(f'interrupted. {_describe_resumption(path)}')
+
+
+def _describe_resumption(path) -> str:
+  """What the same command does with a run that has ended early."""
+  checkpoint = None if path is None else run_progress.newest_checkpoint(path)
+  if checkpoint is None:
+    return 'There is no checkpoint yet: the same command starts from round 0.'
+  return (
+    'The same command, without --overwrite, resumes from the last checkpoint in'
+    f' {path}'
+  )
+
+
+def _run(folder, settings, values, load_task, availability):
+  if values.sampling != 'full' and (
+    values.expected_clients > values.clients_per_round
+  ):
+    _report(
+      f'--expected_clients={values.expected_clients:g} is more than'
+      f' --clients_per_round={values.clients_per_round}: all clients of a'
+      ' cohort will send.'
+    )
+  task = load_task()
+  # The probabilities are of the whole pool, from which clients may be held out.
+  q_of_client = availability.for_clients(task.train.client_ids)
+  task = _choose_validation_set(task, values)
+  task.train.keep_all()
+  _report(f'Data: {task.data_name}')
+  try:
+    training.check_cohort(task, values.clients_per_round)
+  except ValueError as error:
+    raise experiment_flags.SettingError(error) from error
+  process = _build_process(values, task.model, settings['client_learning_rate'])
+  with _use_worker(values.worker_address):
+    # The folder is made only if there is a worker.
+    folder.start(
+      settings_lib.Settings.from_json({**settings, **task.describe()}),
+      worker_address=values.worker_address,
+    )
+    _report(f'Results: {folder.path}')
+    training.train(
+      task=task,
+      process=process,
+      clients_per_round=values.clients_per_round,
+      total_rounds=values.total_rounds,
+      rounds_per_eval=values.rounds_per_eval,
+      rounds_per_checkpoint=values.rounds_per_checkpoint,
+      seed=values.seed,
+      folder=folder,
+      name=values.sampling,
+      availability=q_of_client,
+    )
+
+
+@contextlib.contextmanager
+def _use_worker(address):
+  """Enters the TFF context and waits until its worker answers."""
+  with contextlib.ExitStack() as stack:
+    try:
+      if address is None:
+        stack.enter_context(execution.use_local_context())
+      else:
+        stack.enter_context(execution.use_remote_context(address))
+      tff.tensorflow.computation(lambda: True)()
+    except ValueError as error:
+      raise experiment_flags.SettingError(
+        f'--worker_address: {error}'
+      ) from error
+    except execution.WorkerError as error:
+      # There is nothing yet that could be resumed.
+      raise experiment_flags.SettingError(str(error)) from error
+    yield
+
+
+def _build_scheme(values):
+  m = values.expected_clients
+  if values.sampling == 'full':
+    return tff_ocs.FullParticipation()
+  if values.sampling == 'uniform':
+    return tff_ocs.UniformSampling(m)
+  if values.sampling == 'ocs':
+    return tff_ocs.OptimalSampling(m)
+  return tff_ocs.ApproximateOptimalSampling(m, values.max_iterations)
+
+
+def _build_compressor(values):
+  if values.compression == 'none':
+    return None
+  if values.compression == 'random_k':
+    return compression.RandomKFactory(
+      values.random_k_fraction, seed=values.seed
+    )
+  if values.compression == 'natural':
+    return compression.NaturalCompressionFactory(seed=values.seed)
+  return compression.RandomDitheringFactory(
+    values.dithering_bits, seed=values.seed
+  )
+
+
+def _build_process(values, model, learning_rate):
+  sampling = tff_ocs.ClientSamplingFactory(
+    _build_scheme(values),
+    value_sum_factory=_build_compressor(values),
+    improvement_expected_clients=values.expected_clients,
+  )
+  common = dict(
+    batch_size=values.batch_size,
+    client_weighting=tff.learning.ClientWeighting[
+      values.client_weighting.upper()
+    ],
+    availability=values.availability is not None,
+  )
+  if values.algorithm == 'dsgd':
+    return tff_ocs.build_distributed_sgd_process(
+      model, sampling, learning_rate=learning_rate, **common
+    )
+  return tff_ocs.build_federated_averaging_process(
+    model,
+    sampling,
+    client_learning_rate=learning_rate,
+    server_learning_rate=values.server_learning_rate,
+    client_epochs=values.client_epochs,
+    **common,
+  )
+
+
+def _choose_validation_set(task, values):
+  """The task with the validation set that the flags describe."""
+  fraction, num_examples = values.holdout_fraction, values.validation_subset
+  if fraction is not None:
+    try:
+      task = task_lib.hold_out(task, fraction)
+    except ValueError as error:
+      raise experiment_flags.SettingError(
+        f'--holdout_fraction={fraction:g}: {error}'
+      ) from error
+  if num_examples is not None:
+    try:
+      task = task_lib.draw_validation_subset(task, num_examples, values.seed)
+    except ValueError as error:
+      raise experiment_flags.SettingError(
+        f'--validation_subset={num_examples} is more than the'
+        f' {len(task.test.y)} examples to validate on ({task.data_name}).'
+      ) from error
+  return task
+
+
+def _report(message: str) -> None:
+  """Shows a message on the console and in the log."""
+  print(message, file=sys.stderr)
+  logging.info(message)

@@ -1,0 +1,39 @@
+"""The setup of a program that trains."""
+
+import ctypes
+import os
+import sys
+
+from programs import entry
+
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+
+def setup() -> None:
+  """Prepares the process; TensorFlow must not have been imported before.
+
+  Imports TensorFlow Federated, and ends the program with one line if that
+  fails.
+  """
+  entry.setup()
+  # With the default settings malloc keeps ever larger blocks, in one arena for
+  # each of TensorFlow's threads. The weights, which come and go with each
+  # round, fragment them, and memory grows for hundreds of rounds. The settings
+  # hold for arenas that are made later, so before there are threads.
+  libc = ctypes.CDLL(None)
+  libc.mallopt(_M_MMAP_THRESHOLD, 2**20)
+  libc.mallopt(_M_ARENA_MAX, 1)
+  # TensorFlow's notes at startup would hide the program's own output.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  try:
+    from tff_ocs import _requirements
+
+    _requirements.check()
+  except ImportError as error:
+    sys.exit(f'error: {error}')
+  import tensorflow_federated as tff
+
+  # TFF's default context would start a worker that can outlive the program.
+  # The programs install their own contexts.
+  tff.test.set_no_default_context()

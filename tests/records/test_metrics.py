@@ -1,0 +1,69 @@
+"""Tests of metrics.csv and of its documentation."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from tff_ocs.records import files
+from tff_ocs.records import metrics as metrics_lib
+
+ROOT = pathlib.Path(__file__).parents[2]
+ROUND = {'uplink_bits': 10**10, 'training_loss': 0.5}
+
+
+def test_documentation_is_complete_and_up_to_date():
+  text = (ROOT / 'docs' / 'metrics.md').read_text()
+  assert text == metrics_lib.format_documentation(), (
+    'python -m tff_ocs.records.metrics > docs/metrics.md'
+  )
+  for name, column in metrics_lib.COLUMNS.items():
+    assert f'| `{name}` | {column.unit} | {column.meaning} |' in text
+    assert column.unit and column.meaning.endswith('.')
+
+
+def test_published_runs_have_no_other_columns():
+  paths = list((ROOT / 'results').rglob('metrics.csv'))
+  assert paths
+  for path in paths:
+    names = path.open().readline().strip().split(',')
+    assert set(names) <= set(metrics_lib.COLUMNS)
+
+
+def test_what_is_written_is_read(tmp_path):
+  writer = metrics_lib.MetricsWriter(tmp_path)
+  assert writer.num_rounds == 0
+  writer.write({**ROUND, 'validation_accuracy': 0.25}, 0)
+  writer.write(ROUND, 1)
+  table = metrics_lib.read_metrics(tmp_path)
+  metrics_lib.check_rounds(table)
+  assert table['uplink_bits'].tolist() == [1e10, 1e10]
+  np.testing.assert_array_equal(table['validation_accuracy'], [0.25, np.nan])
+  # From a checkpoint after round 0.
+  again = metrics_lib.MetricsWriter(tmp_path)
+  assert again.num_rounds == 2
+  again.write({**ROUND, 'training_loss': 0.1}, 1)
+  table = metrics_lib.read_metrics(tmp_path)
+  assert table['training_loss'].tolist() == [0.5, 0.1]
+
+
+@pytest.mark.parametrize('num_bytes', range(1, 40))
+def test_cut_file_is_continued_wherever_it_is_cut(tmp_path, num_bytes):
+  path = tmp_path / 'metrics.csv'
+  whole = b'round,training_loss\n0,0.5\n1,0.25\n2,0.125\n'
+  path.write_bytes(whole[:num_bytes])
+  writer = metrics_lib.MetricsWriter(tmp_path)
+  num_rounds = max(whole[:num_bytes].count(b'\n') - 1, 0)
+  assert writer.num_rounds == num_rounds
+  writer.write({'training_loss': 1}, num_rounds)
+  table = metrics_lib.read_metrics(tmp_path)
+  losses = [0.5, 0.25, 0.125][:num_rounds]
+  assert table['training_loss'].tolist() == [*losses, 1]
+  assert not list(tmp_path.glob('*partial*'))
+
+
+def test_bad_cells_are_named_with_their_line(tmp_path):
+  (tmp_path / 'metrics.csv').write_text('round,a,b\n0,1,2\n1,,oops\n')
+  message = "line 3 of its metrics.csv has 'oops' in the column b"
+  with pytest.raises(files.RecordError, match=message):
+    metrics_lib.read_metrics(tmp_path)

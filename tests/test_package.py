@@ -1,0 +1,76 @@
+"""What `import tff_ocs` gives, and what it leaves alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import tff_ocs
+
+_CHILD = """
+import json, os, sys
+os.environ.pop('TF_CPP_MIN_LOG_LEVEL', None)
+found = {}
+import tff_ocs
+from tff_ocs import probabilities
+found['known'] = sorted(set(tff_ocs.__all__) - set(dir(tff_ocs)))
+found['p'] = probabilities.optimal_probabilities([5, 5, 1, 1], 2).tolist()
+found['early'] = sorted(
+  {'tensorflow', 'tensorflow_federated', 'jax'} & set(sys.modules)
+)
+found['of_docstrings'] = [
+  tff_ocs.secure_sums.SecureScalarSumFactory.__name__,
+  tff_ocs.compression.RandomKFactory.__name__,
+  tff_ocs.tasks.__name__,
+  tff_ocs.records.__name__,
+  tff_ocs.execution.use_local_context.__name__,
+]
+found['classes'] = tff_ocs.ClientSamplingFactory.__name__
+found['late'] = 'tensorflow' in sys.modules
+found['level'] = os.environ.get('TF_CPP_MIN_LOG_LEVEL')
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope='module')
+def child():
+  """What a process finds that imports nothing else."""
+  result = subprocess.run(
+    [sys.executable, '-c', _CHILD], capture_output=True, text=True, check=True
+  )
+  return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_probabilities_are_imported_without_tensorflow(child):
+  assert child['early'] == []
+  assert child['p'] == pytest.approx([5 / 6, 5 / 6, 1 / 6, 1 / 6])
+
+
+def test_public_names_need_no_further_import(child):
+  assert child['known'] == []
+  assert child['of_docstrings'] == [
+    'SecureScalarSumFactory',
+    'RandomKFactory',
+    'tff_ocs.tasks',
+    'tff_ocs.records',
+    'use_local_context',
+  ]
+  assert child['classes'] == 'ClientSamplingFactory'
+
+
+def test_import_leaves_the_log_level_alone(child):
+  assert child['late']
+  # jax, which TFF imports, sets it to 1 where it is not set.
+  assert child['level'] in (None, '1')
+
+
+def test_every_public_name_exists():
+  for name in tff_ocs.__all__:
+    assert getattr(tff_ocs, name) is not None
+  assert tff_ocs.__version__.count('.') == 2
+
+
+def test_unknown_name():
+  with pytest.raises(AttributeError, match="'tff_ocs' has no attribute 'ocs'"):
+    _ = tff_ocs.ocs

@@ -1,0 +1,100 @@
+"""The names of experiments and methods in legends and tables.
+
+A record names its experiment and its method. Records of former versions do not,
+and the experiment programs leave the names to this module: both are derived
+from the settings here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from typing import Optional
+
+# In the order of legends and tables; samplings that are not listed come last.
+SAMPLINGS = {
+  'full': 'full participation',
+  'uniform': 'uniform',
+  'ocs': 'OCS',
+  'aocs': 'AOCS',
+}
+# In the order of legends and tables, with the setting that sets the degree.
+_COMPRESSIONS = {
+  'none': None,
+  'natural': 'natural compression',
+  'dithering': '{dithering_bits}-bit dithering',
+  'random_k': 'random {random_k_fraction:.0%}',
+}
+
+
+def rank(name: str, order: Mapping[str, Any]) -> tuple[int, str]:
+  """The place of a name in an order; unknown names follow, alphabetically."""
+  names = list(order)
+  return (names.index(name), '') if name in order else (len(names), name)
+
+
+def rank_of_compression(name: str) -> tuple[int, str]:
+  """The place of a compression in legends and tables."""
+  return rank(name, _COMPRESSIONS)
+
+
+def compression_label(config: Mapping[str, Any]) -> Optional[str]:
+  """The name of a run's compression; `None` if updates are not compressed.
+
+  Args:
+    config: The settings `compression`, `dithering_bits` and
+      `random_k_fraction`.
+
+  Returns:
+    The name, for example 'random 10%'. A compression that this module does not
+    know is called by its setting.
+  """
+  compression = config['compression']
+  if compression not in _COMPRESSIONS:
+    return compression
+  label = _COMPRESSIONS[compression]
+  return None if label is None else label.format_map(config)
+
+
+def method_label(
+  sampling: str, expected_clients: Optional[float], compression: Optional[str]
+) -> str:
+  """The name of a method, for example 'AOCS, m=3, random 10%'.
+
+  Args:
+    sampling: The sampling, as of `--sampling`.
+    expected_clients: m; `None` for full participation.
+    compression: As of `compression_label`.
+
+  Returns:
+    The name.
+  """
+  parts = [SAMPLINGS.get(sampling, sampling)]
+  if expected_clients is not None:
+    parts.append(f'm={expected_clients:g}')
+  if compression is not None:
+    parts.append(compression)
+  return ', '.join(parts)
+
+
+def experiment_label(config: Mapping[str, Any]) -> Optional[str]:
+  """The name of the experiment of a record that has none.
+
+  Each of the experiment programs has a flag that the others lack.
+
+  Args:
+    config: What `config.json` holds.
+
+  Returns:
+    The name, for example 'FEMNIST set 1'; `None` if the settings are not those
+    of an experiment program.
+  """
+  custom = [config.get(f'unbalanced_{name}') for name in 'sab']
+  if None not in custom:
+    return 'FEMNIST s={}, a={}, b={}'.format(
+      *(f'{v:g}' if isinstance(v, (int, float)) else v for v in custom)
+    )
+  if 'unbalanced_set' in config:
+    number = config['unbalanced_set']
+    return 'FEMNIST, balanced' if number == 'none' else f'FEMNIST set {number}'
+  if 'sequence_length' in config:
+    return 'Shakespeare'
+  return 'CIFAR100' if 'scale_inputs' in config else None

@@ -1,0 +1,345 @@
+"""The settings of a run: typed, and compared as values. See `Settings`."""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import typing
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+from typing import Union
+
+from tff_ocs.records import files
+from tff_ocs.records import labels
+
+CONFIG = 'config.json'
+
+# Entries of config.json that do not influence how a run is trained. The
+# programs record only `environment`; former versions recorded more of them.
+NOT_SETTINGS = (
+  'cache_dir',
+  'environment',
+  'output_dir',
+  'overwrite',
+  'resume',
+  'rounds_per_checkpoint',
+  'run_name',
+  'worker_address',
+)
+
+
+class Difference(NamedTuple):
+  """A setting in which a run differs from what is asked for.
+
+  Attributes:
+    name: The setting.
+    recorded: The value of the run.
+    asked: The value that is asked for.
+  """
+
+  name: str
+  recorded: Any
+  asked: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """How a run was trained, and on which data.
+
+  Any program can write a run that figures and tables show: it needs the
+  settings without a default. A default says how runs were trained before the
+  setting was recorded. A new flag of the programs therefore gets a field with
+  such a default, so that former runs are still recognised.
+
+  Attributes:
+    experiment: The name of the experiment, for example 'FEMNIST set 1'. Methods
+      are compared within one experiment.
+    method: The name of the method, for example 'AOCS, m=3'.
+    data: What the data really is.
+    seed: The seed.
+    total_rounds: The number of rounds, at least 1.
+    clients_per_round: n, the size of the cohort, at least 1.
+    data_source: The value of --data_source, if there is one.
+    sampling: The value of --sampling, or the name of another sampling. Methods
+      with the same sampling have the same colour.
+    expected_clients: m, the expected number of participants.
+    client_learning_rate: The clients' step size.
+    server_learning_rate: The server's step size.
+    algorithm: 'fedavg', 'dsgd' or another.
+    availability: The probability that a client is available, or the SHA-256 of
+      the file of these probabilities; `None` if all clients are.
+    client_weighting: 'num_examples' or 'uniform'.
+    compression: How updates are compressed; 'none' if they are not.
+    data_name: The value of --data_name.
+    dithering_bits: The bits an entry with compression 'dithering'.
+    holdout_fraction: The fraction of clients held out to validate on.
+    random_k_fraction: The fraction of entries sent with 'random_k'.
+    uniform_skips_silent_clients: Whether clients that do not send were not
+      trained.
+    validation_subset: The number of validation examples used; `None` is all.
+    others: The values of all other settings by name, such as the batch size and
+      the flags that only one program has.
+  """
+
+  experiment: str
+  method: str
+  data: str
+  seed: int
+  total_rounds: int
+  clients_per_round: int
+  data_source: str = ''
+  sampling: str = ''
+  expected_clients: Optional[float] = None
+  client_learning_rate: Optional[float] = None
+  server_learning_rate: Optional[float] = None
+  algorithm: str = 'fedavg'
+  availability: Union[float, str, None] = None
+  client_weighting: str = 'num_examples'
+  compression: str = 'none'
+  data_name: Optional[str] = None
+  dithering_bits: int = 4
+  holdout_fraction: Optional[float] = None
+  random_k_fraction: float = 0.1
+  uniform_skips_silent_clients: bool = False
+  validation_subset: Optional[int] = None
+  others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    """Checks the types and the ranges.
+
+    Raises:
+      RecordError: If a value is not of its type or range.
+    """
+    for name, hint in _TYPES.items():
+      _check(name, getattr(self, name), hint)
+    for name in ('total_rounds', 'clients_per_round'):
+      if getattr(self, name) < 1:
+        raise files.RecordError(
+          f'{name} must be at least 1, found {getattr(self, name)}'
+        )
+
+  @classmethod
+  def from_json(cls, config: Mapping[str, Any]) -> 'Settings':
+    """Reads the settings from what `config.json` holds.
+
+    Args:
+      config: JSON values by name. Entries that are no settings are ignored.
+        Where the experiment or the method has no name, it is derived from the
+        other settings, see `labels`.
+
+    Returns:
+      The `Settings`.
+
+    Raises:
+      RecordError: If a setting is missing or is not of its type or range.
+    """
+    values = {k: v for k, v in config.items() if k not in NOT_SETTINGS}
+    known = {name: values.pop(name) for name in _TYPES if name in values}
+    known = {name: _as_type(known[name], _TYPES[name]) for name in known}
+    for name, value in known.items():
+      _check(name, value, _TYPES[name])
+    if 'experiment' not in known:
+      known['experiment'] = labels.experiment_label(config)
+    if 'method' not in known and 'sampling' in known:
+      is_full = known['sampling'] == 'full'
+      known['method'] = labels.method_label(
+        known['sampling'],
+        None if is_full else known.get('expected_clients'),
+        labels.compression_label({**DEFAULTS, **known}),
+      )
+    for field in dataclasses.fields(cls):
+      is_needed = field.name not in DEFAULTS and field.name != 'others'
+      if is_needed and known.get(field.name) is None:
+        raise files.RecordError(f'it has no {field.name}')
+    return cls(**known, others=values)
+
+  def to_json(self) -> dict[str, Any]:
+    """The settings as `config.json` has them, JSON values by name."""
+    known = {name: getattr(self, name) for name in _TYPES}
+    return {**known, **self.others}
+
+  def differences(self, asked: Mapping[str, Any]) -> list[Difference]:
+    """Compares the run with settings that are asked for.
+
+    Args:
+      asked: Values by name; 42 is 42.0, but `True` is neither 1 nor 'true'.
+        A setting that the run does not have counts as `None`.
+
+    Returns:
+      The settings in `asked` that the run has with another value.
+    """
+    recorded = self.to_json()
+    return [
+      Difference(name, recorded.get(name), value)
+      for name, value in asked.items()
+      if not _is_same(recorded.get(name), value)
+    ]
+
+  def differences_from_flags(
+    self, flags: Mapping[str, str]
+  ) -> list[Difference]:
+    """Compares the run with the flags of a command line.
+
+    Args:
+      flags: The flags' values as text, by name. Flags that the run does not
+        record, such as --cache_dir, are ignored. Settings that newer versions
+        record must have their default where the flag is not given.
+
+    Returns:
+      The settings that differ.
+    """
+    recorded = self.to_json()
+    asked = {
+      name: _from_text(text, recorded[name], _TYPES.get(name))
+      for name, text in flags.items()
+      if name in recorded
+    }
+    return self.differences({**_UNLESS_GIVEN, **asked})
+
+
+# Without `others`, which may hold any JSON value.
+_TYPES = {
+  name: hint
+  for name, hint in typing.get_type_hints(Settings).items()
+  if name != 'others'
+}
+# The settings that not all records have, with their defaults.
+DEFAULTS = {
+  field.name: field.default
+  for field in dataclasses.fields(Settings)
+  if field.default is not dataclasses.MISSING
+}
+# The flags' own defaults decide about those that all programs always recorded.
+_UNLESS_GIVEN = {
+  name: DEFAULTS[name]
+  for name in DEFAULTS
+  if name
+  not in (
+    'client_learning_rate',
+    'data_source',
+    'expected_clients',
+    'sampling',
+    'server_learning_rate',
+  )
+}
+
+
+def read_config(
+  path: Union[str, os.PathLike],
+) -> tuple[Settings, dict[str, Any]]:
+  """Reads a run's `config.json`.
+
+  Args:
+    path: The run's folder.
+
+  Returns:
+    The `Settings`, and the environment that the run was started in.
+
+  Raises:
+    OSError: If the file is missing or cannot be read.
+    RecordError: If it is not the `config.json` of a run.
+  """
+  path = pathlib.Path(path) / CONFIG
+  try:
+    config = json.loads(path.read_text(encoding='utf-8-sig'))
+  except (ValueError, RecursionError) as error:
+    raise files.RecordError(f'its {CONFIG} is not JSON: {error}') from error
+  if not isinstance(config, dict):
+    raise files.RecordError(
+      f'its {CONFIG} holds {_describe(config)}, but must hold settings by name'
+    )
+  try:
+    settings = Settings.from_json(config)
+  except files.RecordError as error:
+    raise files.RecordError(f'its {CONFIG} is not of a run: {error}') from error
+  environment = config.get('environment')
+  return settings, environment if isinstance(environment, dict) else {}
+
+
+def write_config(
+  path: Union[str, os.PathLike],
+  settings: Settings,
+  environment: Mapping[str, Any],
+) -> None:
+  """Writes a run's `config.json` atomically.
+
+  Args:
+    path: The run's folder.
+    settings: The settings.
+    environment: The versions of packages and so on, JSON values by name.
+
+  Raises:
+    OSError: If the file cannot be written.
+  """
+  config = {**settings.to_json(), 'environment': environment}
+  with files.replacing(pathlib.Path(path) / CONFIG) as partial:
+    partial.write_text(json.dumps(config, indent=2) + '\n', encoding='utf-8')
+
+
+def _check(name, value, hint):
+  """Checks that a value is one of the types of a hint, and finite."""
+  types = typing.get_args(hint) or (hint,)
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    is_good = isinstance(value, types)
+  else:
+    is_good = type(value) in types or float in types
+    is_good = is_good and math.isfinite(value)
+  if isinstance(value, bool):
+    is_good = bool in types
+  if not is_good:
+    names = [_TYPE_NAMES[type_] for type_ in types]
+    raise files.RecordError(
+      f'{name} must be {" or ".join(names)}, found {_describe(value)}'
+    )
+
+
+_TYPE_NAMES = {
+  str: 'a string',
+  int: 'an integer',
+  float: 'a finite number',
+  bool: 'true or false',
+  type(None): 'null',
+}
+
+
+def _describe(value) -> str:
+  text = json.dumps(value)
+  return text if len(text) <= 40 else f'{text[:40]}...'
+
+
+def _as_type(value, hint):
+  """An integer for 42.0 where an integer is due; all else is left as it is."""
+  is_integer = int in (typing.get_args(hint) or (hint,))
+  if is_integer and isinstance(value, float) and value.is_integer():
+    return int(value)
+  return value
+
+
+def _is_same(one, other) -> bool:
+  if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+    return len(one) == len(other) and all(map(_is_same, one, other))
+  return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def _from_text(text, recorded, hint):
+  """A flag's value, of the setting's type or like the recorded value."""
+  types = typing.get_args(hint) or (hint,) if hint else (type(recorded),)
+  if bool in types:
+    truth = {'true': True, 't': True, '1': True}
+    truth.update({'false': False, 'f': False, '0': False})
+    return truth.get(text.lower(), text)
+  if list in types:
+    like = recorded[0] if recorded else ''
+    return [_from_text(item, like, None) for item in text.split(',')]
+  if text == 'None' and type(None) in types:
+    return None
+  for type_ in (int, float):
+    if int in types or float in types:
+      try:
+        return type_(text)
+      except ValueError:
+        pass
+  return text

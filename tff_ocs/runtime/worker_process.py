@@ -1,0 +1,346 @@
+"""A TFF worker in a process on this machine.
+
+The worker ends with this process, however that ends (exit, exception, Ctrl-C,
+SIGTERM, SIGKILL): the kernel sees to it. This module imports neither TensorFlow
+nor TFF.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import Optional
+
+from absl import logging
+
+from tff_ocs.runtime import channels
+from tff_ocs.runtime import launcher
+from tff_ocs.runtime import loopback
+
+START_TIMEOUT_SECONDS = 50.0
+
+
+class WorkerError(RuntimeError):
+  """Raised if a worker cannot be started, reached or kept alive."""
+
+
+class WorkerProcess:
+  """A worker process on this machine, which ends with this process.
+
+  Attributes:
+    channel: The `grpc.Channel` to the worker.
+  """
+
+  def __init__(
+    self,
+    port: int,
+    *,
+    start_timeout: float = START_TIMEOUT_SECONDS,
+    check: Callable[[], None] = lambda: None,
+    launcher_socket: Optional[socket.socket] = None,
+  ):
+    """Starts the process.
+
+    Args:
+      port: The port that the worker will listen on.
+      start_timeout: How long the worker may take to answer, in seconds.
+      check: Called again and again during the start; may raise an exception.
+      launcher_socket: What the launcher sends the notifier of listen() to, or
+        `None` if the worker may listen by itself.
+
+    Raises:
+      WorkerError: If the process cannot be started.
+    """
+    binary = _find_worker_binary()
+    if not os.access(binary, os.X_OK):
+      raise WorkerError(
+        f'The TFF worker {binary} is missing or not executable; reinstall'
+        ' tensorflow-federated.'
+      )
+    self._check = check
+    self._start_timeout = start_timeout
+    self._deadline = time.monotonic() + start_timeout
+    self._log = tempfile.TemporaryFile()
+    fds = () if launcher_socket is None else (launcher_socket.fileno(),)
+    self._process = _start_from_lasting_thread(
+      [
+        sys.executable,
+        # Nothing from the working directory or the environment.
+        '-IS',
+        launcher.__file__,
+        str(os.getpid()),
+        str(fds[0]) if fds else '-1',
+        str(binary),
+        # A worker with a launcher's socket gets another in place of its own.
+        f'--port={0 if fds else port}',
+        f'--max_concurrent_computation_calls={_count_parallel_clients()}',
+      ],
+      env=create_environment(),
+      stdin=subprocess.DEVNULL,
+      stdout=self._log,
+      stderr=self._log,
+      pass_fds=fds,
+      # Ctrl-C is for this process, which then ends the worker.
+      start_new_session=True,
+    )
+    self.channel = channels.create_channel(f'{loopback.ADDRESS}:{port}')
+
+  @property
+  def is_running(self) -> bool:
+    """Whether the process has not ended."""
+    return self._process.poll() is None
+
+  def wait(self, timeout: Optional[float] = None) -> None:
+    """Waits until the process has ended, for at most `timeout` seconds."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      self._process.wait(timeout)
+
+  def wait_until_ready(self) -> None:
+    """Waits until the worker answers.
+
+    Raises:
+      WorkerError: If the worker ends or does not answer in time.
+    """
+    channels.wait_until_ready(self.channel, self.check_start)
+
+  def check_start(self) -> None:
+    """Raises a `WorkerError` if the start has failed or takes too long."""
+    self._check()
+    if not self.is_running:
+      raise WorkerError(
+        f'The TFF worker process could not start: it {self.describe_end()}'
+      )
+    if time.monotonic() > self._deadline:
+      raise WorkerError(
+        'The TFF worker process did not answer within'
+        f' {self._start_timeout:g} s.{self.read_log()}'
+      )
+
+  def close(self) -> None:
+    """Ends the worker and waits until it is gone."""
+    self.channel.close()
+    # A worker holds nothing that would need an orderly end.
+    self._process.kill()
+    self._process.wait()
+    self._log.close()
+
+  def describe_end(self) -> str:
+    """Says how the process ended, as the rest of a sentence."""
+    return (
+      f'ended with exit status {self._process.returncode}.{self.read_log()}'
+    )
+
+  def read_log(self) -> str:
+    """Returns the end of the worker's output, if any, as a sentence."""
+    self._log.seek(0)
+    text = self._log.read().decode(errors='replace').strip()
+    return f' Its output ends with:\n{text[-2000:]}' if text else ''
+
+
+def start_on_loopback(
+  listener: socket.socket,
+  *,
+  start_timeout: float = START_TIMEOUT_SECONDS,
+  check: Callable[[], None] = lambda: None,
+) -> WorkerProcess:
+  """Starts a worker that listens by `listener` and by nothing else.
+
+  Args:
+    listener: A socket that listens on 127.0.0.1. The worker gets a copy.
+    start_timeout: How long the worker may take to answer, in seconds.
+    check: Called again and again during the start; may raise an exception.
+
+  Returns:
+    The process, which has begun to listen.
+
+  Raises:
+    loopback.ConfinementError: If the kernel does not support it or forbids it.
+      Nothing is left of the process then.
+    WorkerError: If the process cannot be started.
+  """
+  ours, theirs = socket.socketpair()
+  with ours:
+    with theirs:
+      process = WorkerProcess(
+        listener.getsockname()[1],
+        start_timeout=start_timeout,
+        check=check,
+        launcher_socket=theirs,
+      )
+    try:
+      loopback.hand_over(listener, ours, process.check_start)
+    except BaseException:
+      process.close()
+      raise
+  return process
+
+
+def start_on_free_port(
+  *, start_timeout: float, check: Callable[[], None]
+) -> WorkerProcess:
+  """Starts a worker on a free port and waits until it listens.
+
+  The worker listens on 127.0.0.1 alone. Where the kernel does not let it be
+  confined it listens on all interfaces, which the first worker logs a warning
+  of.
+
+  Args:
+    start_timeout: How long the worker may take to answer, in seconds.
+    check: Called again and again during the start; may raise an exception.
+
+  Returns:
+    The process.
+
+  Raises:
+    WorkerError: If the worker cannot be started or does not listen in time, or
+      this host cannot connect to itself.
+  """
+  with contextlib.ExitStack() as stack:
+    try:
+      listener = stack.enter_context(loopback.create_listener())
+      loopback.check_connection(listener)
+    except OSError as error:
+      raise WorkerError(
+        f'A program on this host cannot connect to {loopback.ADDRESS}'
+        f' ({error.strerror or error}), where the TFF worker would listen; is'
+        ' the loopback interface up (`ip link set lo up`)?'
+      ) from error
+    try:
+      return start_on_loopback(
+        listener, start_timeout=start_timeout, check=check
+      )
+    except loopback.ConfinementError as error:
+      _warn_of_open_ports(str(error))
+    # Keeps a port free for the worker, which shares it (SO_REUSEPORT).
+    holder = stack.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind((loopback.ADDRESS, 0))
+    process = WorkerProcess(
+      holder.getsockname()[1], start_timeout=start_timeout, check=check
+    )
+    try:
+      process.wait_until_ready()
+    except BaseException:
+      process.close()
+      raise
+    return process
+
+
+@functools.cache  # One warning in a process.
+def _warn_of_open_ports(reason: str) -> None:
+  logging.warning(
+    'The TFF workers of this process listen on all interfaces, because the'
+    ' kernel does not let them be confined to %s (%s). Whoever reaches their'
+    ' ports can run code as this user: let a firewall drop connections from'
+    ' other hosts, see docs/scale_out.md.',
+    loopback.ADDRESS,
+    reason,
+  )
+
+
+def _find_worker_binary() -> pathlib.Path:
+  """Returns where the TFF package keeps its worker."""
+  spec = importlib.util.find_spec('tensorflow_federated')
+  if spec is None or spec.origin is None:
+    raise WorkerError('The package tensorflow-federated is not installed.')
+  return pathlib.Path(spec.origin).parent / 'data' / 'worker_binary'
+
+
+def create_environment() -> dict[str, str]:
+  """Returns the worker's environment: what the user set, and defaults.
+
+  Clients run in parallel, so each needs one thread only: 1.6 times faster than
+  one client after the other on all cores. That thread is the one that TFF calls
+  TensorFlow from (a negative number of inter-op threads): handing each graph to
+  another thread costs 5 % of a round.
+
+  Each client allocates and frees megabytes for its update. The malloc settings
+  let the worker keep that memory instead of giving it back to the kernel, which
+  costs thousands of page faults an update. There are as many arenas as clients
+  in parallel. With fewer, clients wait for each other's allocations, for a
+  third of the time of Shakespeare's small tensors; with many more, the worker
+  grows for hundreds of rounds.
+  """
+  return {
+    'TF_NUM_INTRAOP_THREADS': str(threads_per_client()),
+    'TF_NUM_INTEROP_THREADS': '-1',
+    'GLIBC_TUNABLES': ':'.join(
+      (
+        f'glibc.malloc.mmap_threshold={2**32}',
+        f'glibc.malloc.trim_threshold={2**32}',
+        f'glibc.malloc.top_pad={2**26}',
+        f'glibc.malloc.arena_max={_count_parallel_clients()}',
+      )
+    ),
+    **os.environ,
+    # A `WorkerError` shows the errors; this program may log less itself.
+    'TF_CPP_MIN_LOG_LEVEL': '2',
+  }
+
+
+def _start_from_lasting_thread(
+  command: Sequence[str], **kwargs
+) -> subprocess.Popen:
+  """Starts a process from a thread that lives as long as the process.
+
+  The kernel's parent-death signal comes when the *thread* that started the
+  process ends, and the caller's thread may be a short-lived one.
+  """
+  started = threading.Event()
+  result: dict[str, Any] = {}
+
+  def run():
+    try:
+      result['process'] = subprocess.Popen(command, **kwargs)
+    except Exception as error:
+      result['error'] = error
+    started.set()
+    if 'process' in result:
+      result['process'].wait()
+
+  threading.Thread(target=run, name='tff-worker-keeper', daemon=True).start()
+  started.wait()
+  if 'error' in result:
+    raise WorkerError(f'Could not start a process: {result["error"]}')
+  return result['process']
+
+
+def threads_per_client() -> int:
+  """Returns the number of threads that a local worker trains one client with.
+
+  Results depend on this number, bit for bit.
+
+  Returns:
+    The number; 0 or less stands for as many threads as there are cores.
+
+  Raises:
+    WorkerError: If TF_NUM_INTRAOP_THREADS in the environment is no number.
+  """
+  value = os.environ.get('TF_NUM_INTRAOP_THREADS', '1')
+  try:
+    return int(value)
+  except ValueError as error:
+    raise WorkerError(
+      'The environment variable TF_NUM_INTRAOP_THREADS must be an integer,'
+      f' found {value!r}.'
+    ) from error
+
+
+def _count_parallel_clients() -> int:
+  """Returns how many clients a local worker trains at the same time.
+
+  As many as keep all cores busy. With more, which is TFF's default, their
+  updates drive each other out of the caches, and all are held in memory.
+  """
+  threads = threads_per_client()
+  return max(1, len(os.sched_getaffinity(0)) // threads) if threads > 0 else 1
