@@ -37,7 +37,7 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.memory
 
 docs: .venv/stamp
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 venv: .venv/stamp
 
