@@ -38,7 +38,7 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.cohort_sizes
 
 docs: .venv/stamp
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 venv: .venv/stamp
 

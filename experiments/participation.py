@@ -162,11 +162,7 @@ def format_markdown(comparisons: Sequence[Comparison], caption: str) -> str:
   header = ['Validation accuracy [%]', *(f'm={m}' for m in numbers)]
   header += ['full participation', 'smallest m', 'm / √n']
   rows = []
-<<<<<<< HEAD
   for found in comparisons:
-=======
-  for found in all_found:
->>>>>>> main
     n = found.full.clients_per_round
     cells = dict.fromkeys(numbers, tables.NONE)
     for trained in found.sampled:
@@ -179,11 +175,7 @@ def format_markdown(comparisons: Sequence[Comparison], caption: str) -> str:
       [
         f'n={n}',
         *cells.values(),
-<<<<<<< HEAD
-        _format(found.full),
-=======
         tables.format_percent(found.full.mean, found.full.deviation),
->>>>>>> main
         tables.NONE if m is None else str(m),
         tables.NONE if m is None else f'{m / math.sqrt(n):.2f}',
       ]
@@ -216,13 +208,6 @@ def write_results(
   )
 
 
-<<<<<<< HEAD
-def _format(trained):
-  return tables.format_percent(trained.mean, trained.deviation)
-
-
-=======
->>>>>>> main
 def _panel(found):
   """The panel of an n in the figure."""
   from plots import enough_participants

@@ -180,7 +180,9 @@ def test_named_targets_modules_and_files_exist(page):
   prose = BLOCK.sub('', text)
   for path in PATH.findall(prose):
     if not path.startswith(NOT_IN_GIT):
-      assert (page.parent / path).exists() or (ROOT / path).exists(), path
+      # Relative to the page, to the project, or to one of its folders.
+      places = (page.parent / path, ROOT / path, *ROOT.glob(f'*/{path}'))
+      assert any(place.exists() for place in places), path
 
 
 def _anchors(page):
