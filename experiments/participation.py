@@ -34,6 +34,7 @@ from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
+from plots import tables
 from programs import entry
 from tff_ocs.records import files
 from tff_ocs.records import runs
@@ -41,7 +42,6 @@ from tff_ocs.records import runs
 # The flags that the program sets for each run.
 _RESERVED = ('clients_per_round', 'expected_clients', 'sampling', 'seed')
 _METRIC = 'validation_accuracy'
-_NONE = '–'
 
 
 class Trained(NamedTuple):
@@ -159,12 +159,12 @@ def format_markdown(all_found: Sequence[Found], caption: str) -> str:
   )
   header = ['Validation accuracy [%]', *(f'm={m}' for m in numbers)]
   header += ['full participation', 'smallest m', 'm / √n']
-  rows = [header, ['---'] + ['---:'] * (len(header) - 1)]
+  rows = []
   for found in all_found:
     n = found.full.clients_per_round
-    cells = dict.fromkeys(numbers, _NONE)
+    cells = dict.fromkeys(numbers, tables.NONE)
     for trained in found.sampled:
-      cell = _format(trained)
+      cell = tables.format_percent(trained.mean, trained.deviation)
       if found.is_enough(trained):
         cell = f'**{cell}**'
       cells[trained.expected_clients] = cell
@@ -173,13 +173,12 @@ def format_markdown(all_found: Sequence[Found], caption: str) -> str:
       [
         f'n={n}',
         *cells.values(),
-        _format(found.full),
-        _NONE if m is None else str(m),
-        _NONE if m is None else f'{m / math.sqrt(n):.2f}',
+        tables.format_percent(found.full.mean, found.full.deviation),
+        tables.NONE if m is None else str(m),
+        tables.NONE if m is None else f'{m / math.sqrt(n):.2f}',
       ]
     )
-  lines = [f'**{caption}**', '', *(f'| {" | ".join(row)} |' for row in rows)]
-  return '\n'.join(lines) + '\n'
+  return tables.format_markdown(caption, header, rows)
 
 
 def write_results(
@@ -205,10 +204,6 @@ def write_results(
     [output_dir / f'participation.{ending}' for ending in ('png', 'pdf')],
     caption=caption,
   )
-
-
-def _format(trained):
-  return f'{100 * trained.mean:.1f} ± {100 * trained.deviation:.1f}'
 
 
 def _panel(found):

@@ -41,6 +41,7 @@ from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
+from plots import tables
 from programs import entry
 from tff_ocs.records import files
 from tff_ocs.records import runs
@@ -55,7 +56,6 @@ _GRIDS = {
 }
 _HOLDOUT_FRACTION = 0.1
 _MAX_EXTENSIONS = 10
-_NONE = '–'
 # The flags that the search sets for each run.
 _RESERVED = (
   'client_learning_rate',
@@ -222,11 +222,12 @@ def format_markdown(all_tuned: Sequence[Tuned], caption: str) -> str:
   step_sizes = sorted(
     {o.step_size for tuned in all_tuned for o in tuned.outcomes}
   )
-  header = ['Holdout accuracy [%]', *map(units.format_step_size, step_sizes)]
-  rows = [
-    [*header, "The paper's choice"],
-    ['---'] + ['---:'] * (len(step_sizes) + 1),
+  header = [
+    'Holdout accuracy [%]',
+    *map(units.format_step_size, step_sizes),
+    "The paper's choice",
   ]
+  rows = []
   for tuned in all_tuned:
     cells = {o.step_size: _format_outcome(o) for o in tuned.outcomes}
     best = choose(tuned.outcomes).step_size
@@ -234,12 +235,11 @@ def format_markdown(all_tuned: Sequence[Tuned], caption: str) -> str:
     rows.append(
       [
         tuned.method.label,
-        *(cells.get(step_size, _NONE) for step_size in step_sizes),
+        *(cells.get(step_size, tables.NONE) for step_size in step_sizes),
         units.format_step_size(tuned.published),
       ]
     )
-  lines = [f'**{caption}**', '', *(f'| {" | ".join(row)} |' for row in rows)]
-  return '\n'.join(lines) + '\n'
+  return tables.format_markdown(caption, header, rows)
 
 
 def write_results(
@@ -297,9 +297,7 @@ def _line(tuned):
 def _format_outcome(outcome):
   if outcome.diverged:
     return 'diverged'
-  std = _std(outcome)
-  deviation = '' if std is None else f' ± {100 * std:.1f}'
-  return f'{100 * _mean(outcome):.1f}{deviation}'
+  return tables.format_percent(_mean(outcome), _std(outcome))
 
 
 def tune(

@@ -215,6 +215,9 @@ def _describe_failure(log, status) -> str:
     return 'ended without final weights'
   lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
   lines = [line.strip() for line in lines if line.strip()]
+  # Wrong flags are reported by absl, with a hint in another line.
+  prefix = 'FATAL Flags parsing error: '
+  lines = [line.replace(prefix, 'error: ') for line in lines]
   # An error message may have further lines.
   errors = [line for line in lines if line.startswith('error: ')]
   return (errors or lines or [f'exit status {status}'])[-1]

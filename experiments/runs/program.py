@@ -32,6 +32,8 @@ def setup() -> None:
     _requirements.check()
   except ImportError as error:
     sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit('interrupted; nothing was written')
   import tensorflow_federated as tff
 
   # TFF's default context would start a worker that can outlive the program.

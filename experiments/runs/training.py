@@ -82,16 +82,7 @@ def train(
   check_cohort(task, clients_per_round)
   cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
   evaluate = task_lib.build_evaluation(task.model, task.test)
-  state, cumulative_bits = process.initialize(), 0
-  progress, first_round = folder.checkpoints.load_latest(
-    checkpoints.Progress(state, cumulative_bits)
-  )
-  if progress is not None:
-    logging.info('Going on from the checkpoint, with round %d.', first_round)
-    state, cumulative_bits = (
-      progress.state,
-      int(progress.cumulative_uplink_bits),
-    )
+  state, cumulative_bits, first_round = _start_or_resume(process, folder)
   # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
   gc.freeze()
@@ -119,13 +110,7 @@ def train(
       shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
-    if metrics['non_finite_clients']:
-      logging.warning(
-        'Round %d: the updates of %d clients are NaN or infinite; the step size'
-        ' may be too large.',
-        round_num,
-        metrics['non_finite_clients'],
-      )
+    _warn_of_non_finite_clients(metrics, round_num)
     shown['loss'] = f'{metrics["training_loss"]:.3f}'
     unit = units.choose_bits_unit(cumulative_bits)
     shown['sent'] = f'{cumulative_bits / unit.size:.2f} {unit.name}'
@@ -139,6 +124,28 @@ def train(
       gc.collect()
   gc.unfreeze()
   folder.finish(state.weights)
+
+
+def _start_or_resume(process, folder):
+  """The state, the bits sent so far and the number of the next round."""
+  state = process.initialize()
+  progress, next_round = folder.checkpoints.load_latest(
+    checkpoints.Progress(state, 0)
+  )
+  if progress is None:
+    return state, 0, 0
+  logging.info('Going on from the checkpoint, with round %d.', next_round)
+  return progress.state, int(progress.cumulative_uplink_bits), next_round
+
+
+def _warn_of_non_finite_clients(metrics, round_num):
+  if metrics['non_finite_clients']:
+    logging.warning(
+      'Round %d: the updates of %d clients are NaN or infinite; the step size'
+      ' may be too large.',
+      round_num,
+      metrics['non_finite_clients'],
+    )
 
 
 def _metrics_of_round(output) -> dict[str, Union[int, float]]:

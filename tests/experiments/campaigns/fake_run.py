@@ -19,6 +19,9 @@ with attempts_path.open('a') as file:
   file.write('x')
 attempts = len(attempts_path.read_text())
 print('attempt', attempts)
+if do == 'refuse flags':
+  sys.stderr.write('FATAL Flags parsing error: flag --x=y: bad\\nPass --help')
+  sys.exit(1)
 if do == 'refuse':
   sys.exit('error: no such data.\\nMore about it.')
 config_path = folder / 'config.json'

@@ -80,6 +80,7 @@ def test_failing_run_is_retried_and_listed_but_stops_no_other(tmp_path, capsys):
     make_job('recovers', 'fail once'),
     make_job('dies', 'die'),
     make_job('is_refused', 'refuse'),
+    make_job('has_bad_flags', 'refuse flags'),
     make_job('finishes'),
   ]
   failed = run(tmp_path, *all_jobs)
@@ -88,16 +89,17 @@ def test_failing_run_is_retried_and_listed_but_stops_no_other(tmp_path, capsys):
     'fails': 'RuntimeError: it was too much',
     'dies': 'ended by SIGKILL',
     'is_refused': 'error: no such data.',
+    'has_bad_flags': 'error: flag --x=y: bad',
   }
   counts = [fake_run.attempts(tmp_path, job.name) for job in all_jobs]
-  assert counts == [3, 2, 3, 1, 1]
+  assert counts == [3, 2, 3, 1, 1, 1]
   logs = {job.name: log for job, _, log in failed}
   assert 'attempt 3\n' in logs['fails'].read_text()
   output = capsys.readouterr().err
   assert 'fails failed: RuntimeError' in output
   assert 'recovers failed and is tried again' in output
   # The failed runs' other rounds are no longer waited for.
-  assert '10/10' in output and 'finished=2, running=0, failed=3' in output
+  assert '10/10' in output and 'finished=2, running=0, failed=4' in output
 
 
 def test_folder_of_other_flags_stops_all_before_any_work(tmp_path):
