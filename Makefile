@@ -35,9 +35,10 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.reading
 	$(PYTHON) -m benchmarks.sweep
 	$(PYTHON) -m benchmarks.memory
+	$(PYTHON) -m benchmarks.cohort_sizes
 
 docs: .venv/stamp
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 venv: .venv/stamp
 

@@ -39,9 +39,7 @@ def main(argv):
     batch_size=20,
   )
   clients = _draw_clients(sizes[-1])
-  print(
-    f'{"cycle":>5}', *(f'{f"n={n}":>7}' for n in shown), f'{"largest":>9}'
-  )
+  print(f'{"cycle":>5}', *(f'{f"n={n}":>7}' for n in shown), f'{"largest":>9}')
   largest = []
   with tff_ocs.execution.use_local_context():
     state = process.initialize()

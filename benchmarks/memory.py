@@ -1,11 +1,13 @@
 """Megabytes of a long run's processes, round by round.
 
-The real loop with all that it writes, on clients so small that a round takes
-little time: the paper's FEMNIST CNN, 8 clients of 4 to 10 examples in a round,
-an evaluation every 5 rounds and a checkpoint every 10. Counted is the memory of
-this process and of the worker, with what they share counted once (PSS). What a
-run takes is there after some rounds; what grows after that, grows without end
-in a run of days.
+  python -m benchmarks.memory
+
+This is the real training loop with all the files that it writes, on clients so
+small that a round takes little time: the paper's FEMNIST CNN, 8 clients of 4 to
+10 examples in a round, an evaluation every 5 rounds and a checkpoint every 10.
+The table has the memory of this process and of the worker, in which each page
+that they share counts in parts (PSS). A run reaches its working set within some
+rounds. Memory that grows after that would grow without end in a run of days.
 """
 
 import os
@@ -75,7 +77,7 @@ def main(argv):
 
 
 class _MeasuredFolder(run_folder.RunFolder):
-  """A run's folder that notes the memory each so many rounds."""
+  """A run's folder that notes the memory now and then."""
 
   def __init__(self, path):
     super().__init__(path)

@@ -1,8 +1,8 @@
-"""Milliseconds for the exact probabilities of many norms, beside one sort.
+"""Compares the time for exact probabilities of many norms with that of a sort.
 
-`tff_ocs.probabilities.optimal_probabilities` of float64 norms of three kinds,
-and for several m, in turns with `np.sort` of the same norms. The ratio is that
-of the medians.
+The benchmark times `tff_ocs.probabilities.optimal_probabilities` and `np.sort`
+of the same float64 norms in turns, for three distributions of the norms and
+several m. It prints the medians in milliseconds and their ratio.
 """
 
 import time
@@ -13,8 +13,10 @@ from absl import flags
 
 from tff_ocs import probabilities
 
-_TIMES = flags.DEFINE_integer('times', 20, 'How often each is timed.', 2)
-_NUM_NORMS = flags.DEFINE_integer('num_norms', 10**6, 'n.', 100)
+_TIMES = flags.DEFINE_integer('times', 20, 'The number of timed repeats.', 2)
+_NUM_NORMS = flags.DEFINE_integer(
+  'num_norms', 10**6, 'The number n of norms.', 100
+)
 
 _KINDS = {
   'uniform': lambda rng, n: rng.random(n),

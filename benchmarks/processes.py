@@ -16,8 +16,8 @@ def process_tree(pid: int) -> list[int]:
 
 
 def megabytes(pid: int) -> float:
-  """The memory of a process; what several share counts in parts (PSS)."""
+  """Returns the memory of a process; shared memory counts in parts (PSS)."""
   for line in pathlib.Path(f'/proc/{pid}/smaps_rollup').read_text().split('\n'):
     if line.startswith('Pss:'):
       return int(line.split()[1]) * 1024 / 1e6
-  raise RuntimeError(f'The kernel tells no PSS of process {pid}.')
+  raise RuntimeError(f'The kernel does not report the PSS of process {pid}.')

@@ -1,9 +1,9 @@
 """Seconds and memory for reading a file of the size of Federated EMNIST.
 
 The file has the format of TFF's, with 341,873 training and 40,832 test examples
-of 3,383 clients; its images are random, of few distinct ones. Read are cohorts
-of 32 clients; the test set, beside the query and parsing the protos in one
-batch and nothing else; and all of the training set.
+of 3,383 clients. Its images are drawn from a few random ones. The benchmark
+reads cohorts of 32 clients, all of the training set, and the test set, which it
+compares with a bare query and with parsing the protos in one batch.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def _measure(folder, path):
 
 
 def _resident_bytes():
-  # What is free already must not hide what is new.
+  # Memory that is free already must not hide new memory.
   ctypes.CDLL(None).malloc_trim(0)
   return psutil.Process().memory_info().rss
 

@@ -71,7 +71,7 @@ _NUM_LARGE = 20
 
 
 class Workload(NamedTuple):
-  """What is trained.
+  """A model and the clients that train it.
 
   Attributes:
     model: The model.

@@ -23,6 +23,7 @@ of two figures: the distance from x* that DSGD settles at, by m
 The exit status is 1 if a repaired bound is violated: then the program is wrong.
 """
 
+import itertools
 import json
 import math
 import pathlib
@@ -63,7 +64,7 @@ def main(argv):
   output_dir = pathlib.Path(settings.pop('output_dir'))
   try:
     output_dir.mkdir(parents=True, exist_ok=True)
-    # Never figures of new settings from old numbers.
+    # plots.theory must not draw old numbers with new settings.
     for name in _CSV_FILES:
       (output_dir / f'{name}.csv').unlink(missing_ok=True)
     with files.replacing(output_dir / 'config.json') as partial:
@@ -78,7 +79,7 @@ def main(argv):
 
 
 def run(values, output_dir: pathlib.Path) -> bool:
-  """Measures, prints and writes all; returns whether repaired bounds hold."""
+  """Runs the whole program; returns whether all repaired bounds hold."""
   shape = {
     'num_clients': values.num_clients,
     'dimension': values.dimension,
@@ -103,7 +104,7 @@ def run(values, output_dir: pathlib.Path) -> bool:
       problem.minimiser + values.start / math.sqrt(problem.dimension),
       (values.repeats, 1),
     )
-    of_theorem = [
+    groups = [
       convergence.compare_rounds(
         theorem,
         problem,
@@ -117,17 +118,26 @@ def run(values, output_dir: pathlib.Path) -> bool:
       for sampling in monte_carlo.SCHEMES
       for setting in convergence.SETTINGS[theorem.number]
     ]
-    _print_theorem(theorem, of_theorem)
-    rows += [row for group in of_theorem for row in group]
+    quantity = 'E||x - x*||^2' if theorem.bounds_distance else 'E f(x) - f*'
+    _print_table(
+      f'Theorem {theorem.number}: {quantity}, measured and bounds',
+      ('sampling', 'step', 'global_step', 'round'),
+      groups,
+    )
+    rows += itertools.chain.from_iterable(groups)
   files.write_csv(output_dir / 'bounds.csv', rows)
-  of_examples = [
+  example_rows = [
     counterexamples.run_example(example, seed)
     for example in counterexamples.examples()
     if str(example.theorem) in values.theorems
   ]
-  if of_examples:
-    files.write_csv(output_dir / 'examples.csv', of_examples)
-    _print_examples(of_examples)
+  if example_rows:
+    files.write_csv(output_dir / 'examples.csv', example_rows)
+    _print_table(
+      'Examples constructed to violate a bound, one round',
+      ('name', 'theorem', 'sampling'),
+      [[row] for row in example_rows],
+    )
   files.write_csv(
     output_dir / 'neighbourhood.csv',
     list(_neighbourhoods(convex, values)),
@@ -136,15 +146,14 @@ def run(values, output_dir: pathlib.Path) -> bool:
     output_dir / 'step_sizes.csv', list(_step_sizes(shape_of_convex, values))
   )
   print(f'\nFigures: python -m plots.theory --results_dir={output_dir}')
-  return _print_verdict(rows + of_examples)
+  return _print_verdict(rows + example_rows)
 
 
 def _neighbourhoods(problem, values) -> Iterable[dict[str, Any]]:
   n = values.num_clients
-  numbers = [2**k for k in range(int(math.log2(n)) + 1)]
-  # The same for all: what the theorem allows uniform sampling with m = 1.
+  # One step size for all: what Theorem 13 allows uniform sampling with m = 1.
   step_size = bounds.Theorem13(problem).step_limit(1 / n)
-  # Till the start is forgotten, up to a fiftieth.
+  # After half of the rounds the influence of the start is below e^-4.
   rounds = math.ceil(2 * 4 / (step_size * problem.strong_convexity))
   options = {
     'step_size': step_size,
@@ -154,7 +163,7 @@ def _neighbourhoods(problem, values) -> Iterable[dict[str, Any]]:
   }
   yield step_sizes.neighbourhood(problem, 'full', n, **options)
   for sampling in ('uniform', 'ocs'):
-    for m in numbers:
+    for m in (2**k for k in range(int(math.log2(n)) + 1)):
       yield step_sizes.neighbourhood(problem, sampling, m, **options)
 
 
@@ -174,19 +183,11 @@ def _step_sizes(shape, values) -> Iterable[dict[str, Any]]:
       }
 
 
-def _print_theorem(theorem, groups):
-  """Prints of each group the round nearest to the bound, or most beyond it."""
-  left = 'E||x - x*||^2' if theorem.bounds_distance else 'E f(x) - f*'
-  print(f'\nTheorem {theorem.number}: {left}, measured and bounds')
-  columns = (
-    '{:8} {:>8} {:>10} {:>5} {:>6} {:>7} {:>6} {:>10} {:>8} {:>10} {:>10}  {}'
-  )
-  print(
-    columns.format(
-      'sampling',
-      'step',
-      'global',
-      'round',
+def _print_table(title, names, groups):
+  """Prints one line for each group of rounds: the one closest to the bound."""
+  lines = [
+    [
+      *names,
       'gamma',
       'eta',
       'eta_g',
@@ -195,62 +196,29 @@ def _print_theorem(theorem, groups):
       'stated',
       'repaired',
       'verdict',
-    )
-  )
+    ]
+  ]
   for group in groups:
     row = max(group, key=lambda r: r['stated_excess'] / abs(r['stated_bound']))
-    print(
-      columns.format(
-        row['sampling'],
-        row['step'],
-        row['global_step'],
-        row['round'],
+    repaired = row['repaired_bound']
+    lines.append(
+      [
+        *(str(row[name]) for name in names),
         f'{row["gamma"]:.3f}',
         f'{row["step_size"]:.4f}',
         f'{row["global_step_size"]:.2f}',
-        *_numbers(row),
+        f'{row["measured"]:.4g}',
+        f'{convergence.STANDARD_ERRORS * row["standard_error"]:.1g}',
+        f'{row["stated_bound"]:.4g}',
+        '–' if repaired == '' else f'{repaired:.4g}',
         _verdict(group),
-      )
+      ]
     )
-
-
-def _print_examples(rows):
-  print('\nExamples made to violate a bound, one round')
-  columns = '{:42} {:>7} {:8} {:>6} {:>10} {:>8} {:>10} {:>10}  {}'
-  print(
-    columns.format(
-      'example',
-      'theorem',
-      'sampling',
-      'gamma',
-      'measured',
-      f'± {convergence.STANDARD_ERRORS} SE',
-      'stated',
-      'repaired',
-      'verdict',
-    )
-  )
-  for row in rows:
-    print(
-      columns.format(
-        row['name'],
-        row['theorem'],
-        row['sampling'],
-        f'{row["gamma"]:.3f}',
-        *_numbers(row),
-        _verdict([row]),
-      )
-    )
-
-
-def _numbers(row):
-  repaired = row['repaired_bound']
-  return (
-    f'{row["measured"]:.4g}',
-    f'{convergence.STANDARD_ERRORS * row["standard_error"]:.1g}',
-    f'{row["stated_bound"]:.4g}',
-    '–' if repaired == '' else f'{repaired:.4g}',
-  )
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  print(f'\n{title}')
+  for line in lines:
+    cells = (cell.ljust(width) for cell, width in zip(line, widths))
+    print('  '.join(cells).rstrip())
 
 
 def _verdict(rows):
@@ -258,7 +226,7 @@ def _verdict(rows):
   verdict = 'holds'
   if violated:
     allowed = all(row['allowed'] for row in rows)
-    verdict = 'VIOLATED' if allowed else 'exceeded, with eta_g too small'
+    verdict = 'VIOLATED' if allowed else 'exceeded, eta_g is not allowed'
     if len(rows) > 1:
       verdict += f' in {violated} of {len(rows)} rounds'
   if any(row['repaired_violated'] for row in rows):
@@ -288,7 +256,7 @@ def _define_flags():
     'theorems',
     [str(number) for number in bounds.THEOREMS],
     [str(number) for number in bounds.THEOREMS],
-    'The theorems; given once for each.',
+    'The theorems. Give the flag once for each theorem.',
   )
   flags.DEFINE_integer('num_clients', 32, 'n.', lower_bound=2)
   flags.DEFINE_float('expected_clients', 3, 'm.', lower_bound=0.01)
@@ -319,11 +287,11 @@ def _define_flags():
   paths.define_path(
     'output_dir',
     'quadratic',
-    'The folder of the results; former ones there are replaced.',
+    'The folder of the results. It replaces earlier results there.',
   )
 
 
-# Not on import, since other programs have flags of the same names.
+# Not at import: other programs define flags of the same names.
 if __name__ == '__main__':
   _define_flags()
   app.run(main)

@@ -28,7 +28,9 @@ def describe_runs(groups: Sequence[runs.Group]) -> str:
     ),
     lambda group: group.method.label,
   )
-  caption = f'{groups[0].experiment} {step_sizes}'
+  # Names may hold dollar signs, which begin formulas.
+  experiment = escape(str(groups[0].experiment))
+  caption = f'{experiment} {step_sizes}'
   if any(len(group.runs) > 1 for group in groups):
     caption += 'Mean ± standard deviation over seeds.'
   return caption.rstrip()
@@ -61,10 +63,17 @@ def describe_step_sizes(
       name = long_name(group)
     # A dictionary, since it keeps the order and has no name twice.
     names.setdefault(group.settings[_STEP_SIZE], {})[name] = None
-  listed = [f'{_as_math(s)} ({", ".join(of)})' for s, of in names.items()]
+  listed = [
+    f'{_as_math(s)} ({escape(", ".join(of))})' for s, of in names.items()
+  ]
   if len(names) == 1:
     listed = [_as_math(s) for s in names]
   return f'Client step size: {"; ".join(listed)}. ' if listed else ''
+
+
+def escape(text: str) -> str:
+  """A text that matplotlib draws as it is."""
+  return text.replace('$', r'\$')
 
 
 def _as_math(step_size):

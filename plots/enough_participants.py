@@ -1,4 +1,4 @@
-"""The figure of how many participants are enough: accuracy against m."""
+"""The figure of accuracy against m, which shows how many clients are enough."""
 
 import math
 import os
@@ -27,7 +27,7 @@ _KEY = 'Filled: the smallest m within one standard deviation of full.'
 
 
 class Panel(NamedTuple):
-  """What was found for one size of the cohort.
+  """The accuracies for one size of the cohort.
 
   Attributes:
     clients_per_round: n.
@@ -55,15 +55,15 @@ def plot_participation(
   *,
   caption: str,
 ) -> None:
-  """Draws the accuracy of AOCS against m beside that of full participation.
+  """Draws the accuracy of AOCS against m, and that of full participation.
 
   Bars and the band reach one standard deviation up and down. A vertical line
   stands at the square root of n, the order that the paper conjectures.
 
   Args:
-    shown: What was found for each n, at least one.
+    shown: The accuracies for each n, at least one.
     paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure; says what the data is.
+    caption: The line below the figure, which names the data.
 
   Raises:
     OSError: If the figure cannot be written.

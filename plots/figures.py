@@ -276,7 +276,8 @@ def _methods(expected_clients: Sequence[int]) -> list[runs.Method]:
 
 def _label(group):
   num_seeds = len(group.runs)
-  return f'{group.method.label} ({num_seeds} seed{"s" * (num_seeds > 1)})'
+  label = captions.escape(group.method.label)
+  return f'{label} ({num_seeds} seed{"s" * (num_seeds > 1)})'
 
 
 def _describe(groups):

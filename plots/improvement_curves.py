@@ -30,6 +30,7 @@ def select(groups: Sequence[runs.Group]) -> list[runs.Group]:
     for group in groups
     if group.method.sampling == 'aocs'
     and group.method.compression is None
+    and group.method.expected_clients is not None
     and all(COLUMN in run.metrics for run in group.runs)
   ]
 
@@ -64,7 +65,7 @@ def plot_improvement(
         curves.average([_curve(run) for run in group.runs]),
         color=color,
         linestyle=_LINESTYLES[dashes],
-        label=_label(group),
+        label=captions.escape(_label(group)),
       )
     axis.set_ylim(0, 1)
     axis.set_xlabel('Communication round')
@@ -73,7 +74,9 @@ def plot_improvement(
     ends.set_yticks([0, 1], ['as full', 'as uniform'])
     ends.spines['right'].set_visible(False)
     fig.legend(loc='outside upper center', ncols=2)
-    data = '; '.join(f'{e.name}: {e.data}' for e in experiments)
+    data = captions.escape(
+      '; '.join(f'{e.name}: {e.data}' for e in experiments)
+    )
     step_sizes = captions.describe_step_sizes(
       groups, lambda group: group.experiment.name, _label
     )

@@ -65,7 +65,7 @@ def plot_panels(
     by_label: Each method's runs, which differ in their seeds, by its name in
       the legend.
     paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure; says what the data is.
+    caption: The line below the figure, which names the data.
     best_so_far: Whether to draw the best validation accuracy so far, without
       the training loss.
 

@@ -1,4 +1,4 @@
-"""Figure 2 of the paper: how large the clients of the FEMNIST sets are."""
+"""Figure 2 of the paper: the sizes of the clients of the FEMNIST sets."""
 
 import os
 import pathlib
@@ -23,9 +23,9 @@ class Sizes(NamedTuple):
   """The sizes of the clients of the three training sets.
 
   Attributes:
-    caption: What the data is.
-    of_set: By the number of the set, the examples of each client, integer
-      arrays of shape [num_clients].
+    caption: The line below the figure, which names the data.
+    of_set: The number of examples of each client, integer arrays of shape
+      [num_clients], by the number of the set.
   """
 
   caption: str
@@ -42,14 +42,15 @@ NO_SOURCE = (
 def find_source(
   groups: Sequence[runs.Group], cache_dir: Optional[str]
 ) -> Optional[str]:
-  """The data source that the sizes can be had from; `None` if there is none.
+  """The data source from which the sizes of the clients can be computed.
 
   Args:
-    groups: Runs, of which those of FEMNIST tell which data it is.
+    groups: Runs, of which those of FEMNIST name their data source.
     cache_dir: The folder of TFF's file; `None` if the runs' data needs none.
 
   Returns:
-    The source, as --data_source names it.
+    The source, as --data_source names it; `None` if the runs have none or
+    several that can be used.
   """
   if cache_dir is not None:
     return 'tff'
@@ -57,12 +58,12 @@ def find_source(
     group.experiment.data_source
     for group in groups
     if 'unbalanced_set' in group.settings
-  } - {'tff'}
+  } & {'bundled', 'synthetic'}
   return sources.pop() if len(sources) == 1 else None
 
 
 def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
-  """Makes the three sets again, as the runs did; their folders hold no sizes.
+  """Builds the three sets again, since runs do not record the sizes.
 
   Args:
     groups: As for `find_source`.
@@ -73,8 +74,7 @@ def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
 
   Raises:
     DataError: If the file is missing or is not the data set.
-    RunsError: If there is no source, or if it is other data than the runs were
-      trained on.
+    RunsError: If there is no source, or if the runs were trained on other data.
   """
   source = find_source(groups, cache_dir)
   if source is None:
@@ -85,7 +85,7 @@ def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
     if 'unbalanced_set' in group.settings
     and group.experiment.data_source == source
   ]
-  # Only here, since it takes seconds, and the other figures need none of it.
+  # Imported here, since it takes seconds and only this figure needs it.
   from tff_ocs.tasks import client_data
   from tff_ocs.tasks import femnist
 
@@ -162,7 +162,7 @@ def plot_sizes(sizes: Sizes, paths: Sequence[Union[str, os.PathLike]]) -> None:
     axes = fig.subplots(1, len(sizes.of_set), sharex=True, sharey=True)
     for axis, (number, of_set) in zip(axes, sizes.of_set.items()):
       axis.hist(of_set, bins, color='#0072B2')
-      # A few hundred small clients beside a few large ones of each size.
+      # There are hundreds of small clients, but few large ones of each size.
       axis.set_yscale('log')
       axis.set_ylim(bottom=0.7)
       axis.set_title(

@@ -1,24 +1,25 @@
-"""Draws what `experiments.quadratic` measured.
+"""Draws the results of `experiments.quadratic`.
 
   python -m plots.theory --results_dir=quadratic --output_dir=figures
 
-Three figures: theory_bounds (what the convergence theorems bound, by rounds),
-theory_neighbourhood (how near to the minimiser a constant step size comes, by
-m) and theory_step_sizes (the largest stable step size, by heterogeneity).
+There are three figures: theory_bounds (the quantities that the convergence
+theorems bound, by round), theory_neighbourhood (the distance from the minimiser
+that DSGD settles at, by m) and theory_step_sizes (the largest stable step size,
+by heterogeneity).
 """
 
-import csv
 import json
 import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Optional
 from typing import Union
 
 import numpy as np
+import pandas as pd
 from absl import app
 from absl import flags
 from absl import logging
@@ -32,13 +33,13 @@ from programs import paths
 from tff_ocs.records import runs
 
 _SAMPLINGS = ('full', 'uniform', 'ocs')
-# With colours, tell the samplings apart in grey too.
+# Markers distinguish the samplings without colour.
 _MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D'}
 _MARKER = {'markersize': 3.2, 'markerfacecolor': 'white'}
-_BOUND = {'linestyle': (0, (3, 1.2)), 'linewidth': 0.9}
-# Two columns and one, in inches, with one row in the legend.
-_WIDTHS = (7.0, 3.4)
-_HEIGHTS = (2.2, 2.4)
+_BOUND = {'linestyle': (0, (3, 1.2)), 'linewidth': 0.9, 'marker': ''}
+# In inches.
+_SIZE_OF_PANELS = (7.0, 2.2)
+_SIZE_OF_ONE = (3.4, 2.4)
 _PANELS = {
   13: 'DSGD, strongly convex',
   15: 'DSGD, non-convex',
@@ -48,80 +49,75 @@ _PANELS = {
 _DISTANCE = r'$\mathrm{E}\,\|x^k - x^\star\|^2$'
 _VALUE = r'$\mathrm{E}\,f(x^k) - f^\star$'
 
+_Path = Union[str, os.PathLike]
+
 
 class TheoryError(ValueError):
   """Raised if results are missing."""
 
 
-def read(path: Union[str, os.PathLike]) -> list[dict[str, str]]:
+def read(path: _Path) -> pd.DataFrame:
   """Reads a CSV file of `experiments.quadratic`.
 
   Args:
     path: The file.
 
   Returns:
-    Its rows.
+    The table. Empty cells are NaN, or '' in columns of text.
 
   Raises:
-    TheoryError: If there is none.
+    TheoryError: If the file does not exist.
   """
+  path = pathlib.Path(path)
   try:
-    with open(path, newline='', encoding='utf-8') as file:
-      return list(csv.DictReader(file))
+    table = pd.read_csv(path, dtype={'step': str, 'global_step': str})
   except FileNotFoundError as error:
-    path = pathlib.Path(path)
     raise TheoryError(
       f'there is no {path.name} in {path.parent}; python -m'
       ' experiments.quadratic writes it, at its end.'
     ) from error
+  return table.fillna({'global_step': ''})
 
 
 def plot_bounds(
-  rows: Sequence[Mapping[str, str]],
+  rows: pd.DataFrame,
   expected_clients: float,
-  paths: Sequence[Union[str, os.PathLike]],
+  paths: Sequence[_Path],
   *,
   caption: str,
 ) -> None:
-  """Draws what each theorem bounds, and the bound, by rounds.
+  """Draws the quantity that each theorem bounds, and the bound, by round.
 
-  The steps are the longest that the theorem allows. The bound is the repaired
-  one, from the start on, or the paper's where the repaired one says nothing.
+  The step sizes are the largest that the theorem allows. The bound is the
+  repaired one, or the stated one where the repaired one does not apply.
 
   Args:
-    rows: Of bounds.csv.
+    rows: The table bounds.csv.
     expected_clients: m.
-    paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure; what the lines mean is added.
+    paths: The files to write; their endings decide the formats.
+    caption: The beginning of the caption. An explanation of the lines follows.
 
   Raises:
-    OSError: If the figure cannot be written.
+    OSError: If a file cannot be written.
   """
-  numbers = [n for n in _PANELS if any(int(r['theorem']) == n for r in rows)]
-  looks = _looks(expected_clients)
+  rows = rows[
+    (rows['step'] == '1') & rows['global_step'].isin(['', 'smallest'])
+  ]
+  rows = rows.assign(
+    bound=rows['repaired_from_start'].fillna(rows['stated_from_start'])
+  )
+  numbers = [number for number in _PANELS if number in set(rows['theorem'])]
   with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
-    fig = figure.Figure(figsize=(_WIDTHS[0], _HEIGHTS[0]), layout='constrained')
-    axes = np.atleast_1d(fig.subplots(1, len(numbers)))
-    for axis, number in zip(axes, numbers):
-      in_legend = {}
-      for method, look in looks.items():
-        of_method = [
-          row
-          for row in rows
-          if int(row['theorem']) == number
-          and row['sampling'] == method.sampling
-          and row['step'] == '1'
-          and row['global_step'] in ('', 'smallest')
-        ]
-        rounds = [int(row['round']) for row in of_method]
-        values = [float(row['measured']) for row in of_method]
-        limits = [
-          float(row['repaired_from_start'] or row['stated_from_start'])
-          for row in of_method
-        ]
-        (line,) = axis.plot(rounds, values, label=method.label, **look)
-        axis.plot(rounds, limits, **{**look, **_BOUND})
-        in_legend[line] = method
+    fig = figure.Figure(figsize=_SIZE_OF_PANELS, layout='constrained')
+    for axis, number in zip(
+      np.atleast_1d(fig.subplots(1, len(numbers))), numbers
+    ):
+      methods = _draw(
+        axis,
+        rows[rows['theorem'] == number],
+        ('round', 'measured', 'bound'),
+        _looks(expected_clients),
+      )
       _format_log(axis)
       axis.xaxis.set_major_locator(
         ticker.MaxNLocator(5, integer=True, min_n_ticks=1)
@@ -129,113 +125,118 @@ def plot_bounds(
       axis.set_xlabel('Communication round')
       axis.set_ylabel(_DISTANCE if number in (13, 17) else _VALUE)
       axis.set_title(f'Theorem {number}\n{_PANELS[number]}')
-    panels.add_legend(fig, in_legend)
-    panels.add_caption(
+    _finish(
       fig,
-      f'{caption} Solid: measured; dashed: bound, carried on from the start,'
-      ' with its derivation repaired.',
+      methods,
+      f'{caption} Solid: measured. Dashed: repaired bound, carried on from the'
+      ' start.',
+      paths,
     )
-    for path in paths:
-      panels.save(fig, path)
 
 
 def plot_neighbourhood(
-  rows: Sequence[Mapping[str, str]],
-  paths: Sequence[Union[str, os.PathLike]],
-  *,
-  caption: str,
+  rows: pd.DataFrame, paths: Sequence[_Path], *, caption: str
 ) -> None:
-  """Draws how near to the minimiser DSGD comes, by m.
+  """Draws the distance from the minimiser that DSGD settles at, by m.
 
   Args:
-    rows: Of neighbourhood.csv.
-    paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure; what the lines mean is added.
+    rows: The table neighbourhood.csv.
+    paths: The files to write; their endings decide the formats.
+    caption: The beginning of the caption. An explanation of the lines follows.
 
   Raises:
-    OSError: If the figure cannot be written.
+    OSError: If a file cannot be written.
   """
-  numbers = sorted({float(row['expected_clients']) for row in rows})
-  _plot_lines(
-    rows,
-    'expected_clients',
-    'measured',
-    'repaired',
-    paths,
-    caption=(
+  numbers = sorted(set(rows['expected_clients']))
+  # Full participation does not depend on m: a level line.
+  full = rows[rows['sampling'] == 'full']
+  rows = pd.concat([full.assign(expected_clients=numbers[0]), rows])
+  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
+    fig = figure.Figure(figsize=_SIZE_OF_ONE, layout='constrained')
+    axis = fig.subplots()
+    looks = _looks(None, with_markers=('uniform', 'ocs'))
+    columns = ('expected_clients', 'measured', 'repaired')
+    methods = _draw(axis, rows, columns, looks)
+    _format_log(axis)
+    axis.set_xscale('log', base=2)
+    axis.set_xticks(numbers, [f'{number:g}' for number in numbers])
+    axis.set_xlabel('Expected participants m')
+    axis.set_ylabel(_DISTANCE)
+    _finish(
+      fig,
+      methods,
       f'{caption} DSGD with the constant step size'
-      f' {float(rows[0]["step_size"]):.3g}. Solid: measured; dashed: bound of'
-      ' Theorem 13, repaired.'
-    ),
-    labels=('Expected participants m', _DISTANCE),
-    numbers=numbers,
-  )
+      f' {rows["step_size"].iloc[0]:.3g}. Solid: measured. Dashed: repaired'
+      ' bound of Theorem 13.',
+      paths,
+    )
 
 
 def plot_step_sizes(
-  rows: Sequence[Mapping[str, str]],
-  paths: Sequence[Union[str, os.PathLike]],
-  *,
-  caption: str,
+  rows: pd.DataFrame, paths: Sequence[_Path], *, caption: str
 ) -> None:
-  """Draws the largest stable step size of DSGD by heterogeneity.
+  """Draws the largest stable step size of DSGD, by heterogeneity.
 
   Args:
-    rows: Of step_sizes.csv.
-    paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure; what the lines mean is added.
+    rows: The table step_sizes.csv.
+    paths: The files to write; their endings decide the formats.
+    caption: The beginning of the caption. An explanation of the lines follows.
 
   Raises:
-    OSError: If the figure cannot be written.
+    OSError: If a file cannot be written.
   """
-  _plot_lines(
-    rows,
-    'heterogeneity',
-    'largest_stable',
-    'limit',
-    paths,
-    caption=(
-      f'{caption} Solid: with which a round of DSGD, from afar, still brings'
-      r' $x$ nearer to $x^\star$ on average; dashed: allowed by Theorem 13.'
-    ),
-    labels=('Heterogeneity', r'Largest step size $\times L$'),
-    numbers=None,
-  )
-
-
-def _plot_lines(rows, x, solid, dashed, paths, *, caption, labels, numbers):
-  ms = {float(row['expected_clients']) for row in rows}
-  looks = _looks(ms.pop() if numbers is None else None)
   with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
-    fig = figure.Figure(figsize=(_WIDTHS[1], _HEIGHTS[1]), layout='constrained')
+    fig = figure.Figure(figsize=_SIZE_OF_ONE, layout='constrained')
     axis = fig.subplots()
-    in_legend = {}
-    for method, look in looks.items():
-      of_method = [row for row in rows if row['sampling'] == method.sampling]
-      points = [float(row[x]) for row in of_method]
-      ys = [[float(row[name]) for row in of_method] for name in (solid, dashed)]
-      marker = {'marker': _MARKERS[method.sampling], **_MARKER}
-      if len(points) == 1:  # Full participation, whatever m is.
-        points, ys, marker = [numbers[0], points[0]], [2 * y for y in ys], {}
-      (line,) = axis.plot(points, ys[0], label=method.label, **look, **marker)
-      axis.plot(points, ys[1], **{**look, **_BOUND})
-      in_legend[line] = method
-    if numbers is None:
-      axis.set_ylim(0, None)
-    else:
-      _format_log(axis)
-      axis.set_xscale('log', base=2)
-      axis.set_xticks(numbers, [f'{number:g}' for number in numbers])
-    axis.set_xlabel(labels[0])
-    axis.set_ylabel(labels[1])
-    panels.add_legend(fig, in_legend)
-    panels.add_caption(fig, caption)
-    for path in paths:
-      panels.save(fig, path)
+    looks = _looks(rows['expected_clients'].iloc[0], with_markers=_SAMPLINGS)
+    columns = ('heterogeneity', 'largest_stable', 'limit')
+    methods = _draw(axis, rows, columns, looks)
+    axis.set_ylim(0, None)
+    axis.set_xlabel('Heterogeneity')
+    axis.set_ylabel(r'Largest step size $\times L$')
+    _finish(
+      fig,
+      methods,
+      f'{caption} Solid: measured; longer steps of DSGD from a distant $x$'
+      r' lead away from $x^\star$ on average. Dashed: allowed by Theorem 13.',
+      paths,
+    )
+
+
+def _looks(
+  expected_clients: Optional[float], with_markers: Sequence[str] = ()
+) -> dict[runs.Method, dict[str, Any]]:
+  """The arguments of `Axes.plot` for the measured line of each method."""
+  methods = [
+    runs.Method(sampling, None if sampling == 'full' else expected_clients)
+    for sampling in _SAMPLINGS
+  ]
+  looks = panels.line_looks(methods)
+  for method, look in looks.items():
+    # Dashes are for bounds. The broad line of OCS lies below the others.
+    look['linestyle'] = '-'
+    look['zorder'] = 1.9 if method.sampling == 'ocs' else 2
+    if method.sampling in with_markers:
+      look.update(marker=_MARKERS[method.sampling], **_MARKER)
+  return looks
+
+
+def _draw(axis, rows, columns, looks):
+  """Draws a solid and a dashed line for each method; returns the solid ones."""
+  x, solid, dashed = columns
+  methods = {}
+  for method, look in looks.items():
+    of_method = rows[rows['sampling'] == method.sampling]
+    (line,) = axis.plot(
+      of_method[x], of_method[solid], label=method.label, **look
+    )
+    axis.plot(of_method[x], of_method[dashed], **{**look, **_BOUND})
+    methods[line] = method
+  return methods
 
 
 def _format_log(axis):
-  """A logarithmic axis of whole decades, so that two ticks have labels."""
+  """Gives a logarithmic axis whole decades, so that two ticks have labels."""
   axis.set_yscale('log')
   low, high = axis.dataLim.intervaly
   axis.set_ylim(
@@ -244,20 +245,11 @@ def _format_log(axis):
   axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _looks(expected_clients) -> dict[runs.Method, dict[str, Any]]:
-  methods = [
-    runs.Method(sampling, None if sampling == 'full' else expected_clients)
-    for sampling in _SAMPLINGS
-  ]
-  # All with solid lines: dashes tell bounds. The broad one lies below.
-  return {
-    method: {
-      **look,
-      'linestyle': '-',
-      'zorder': 1.9 if method.sampling == 'ocs' else 2,
-    }
-    for method, look in panels.line_looks(methods).items()
-  }
+def _finish(fig, methods, caption, paths):
+  panels.add_legend(fig, methods)
+  panels.add_caption(fig, caption)
+  for path in paths:
+    panels.save(fig, path)
 
 
 def draw(results_dir: str, output_dir: str) -> None:
@@ -272,43 +264,37 @@ def draw(results_dir: str, output_dir: str) -> None:
     OSError: If a figure cannot be written.
   """
   results, output = pathlib.Path(results_dir), pathlib.Path(output_dir)
-  tables = {
-    name: read(results / f'{name}.csv')
+  bounds, neighbourhood, step_sizes = (
+    read(results / f'{name}.csv')
     for name in ('bounds', 'neighbourhood', 'step_sizes')
-  }
+  )
   config = json.loads((results / 'config.json').read_text())
-  shape = (
-    f'Quadratics and tilted wells, n={config["num_clients"]},'
-    f' d={config["dimension"]}, M={config["noise_slope"]:g},'
-    f' $\\sigma^2$={config["noise_variance"]:g}'
-  )
-  caption = (
-    f'{shape}, heterogeneity {config["heterogeneity"]:g}; mean over'
-    f' {config["repeats"]} repeats.'
-  )
   output.mkdir(parents=True, exist_ok=True)
 
-  def paths(name):
+  def files_of(name):
     return [output / f'theory_{name}.{ending}' for ending in ('png', 'pdf')]
 
-  plot_bounds(
-    tables['bounds'],
-    config['expected_clients'],
-    paths('bounds'),
-    caption=caption,
+  shape = (
+    f'n={config["num_clients"]}, d={config["dimension"]},'
+    f' M={config["noise_slope"]:g}, $\\sigma^2$={config["noise_variance"]:g}'
   )
-  quadratics = caption.replace(' and tilted wells', '')
+  heterogeneity = f'heterogeneity {config["heterogeneity"]:g}'
+  repeats = config['repeats']
+  plot_bounds(
+    bounds,
+    config['expected_clients'],
+    files_of('bounds'),
+    caption=f'Quadratics and tilted wells, {shape}, {heterogeneity}; mean over'
+    f' {repeats} repeats.',
+  )
   plot_neighbourhood(
-    tables['neighbourhood'],
-    paths('neighbourhood'),
-    caption=quadratics.replace(
-      f'{config["repeats"]} repeats', f'{config["repeats"] // 10} repeats'
-    ),
+    neighbourhood,
+    files_of('neighbourhood'),
+    caption=f'Quadratics, {shape}, {heterogeneity}; mean over {repeats // 10}'
+    ' repeats.',
   )
   plot_step_sizes(
-    tables['step_sizes'],
-    paths('step_sizes'),
-    caption=shape.replace(' and tilted wells', '') + '.',
+    step_sizes, files_of('step_sizes'), caption=f'Quadratics, {shape}.'
   )
   print(f'Figures: {output}')
 
@@ -316,7 +302,7 @@ def draw(results_dir: str, output_dir: str) -> None:
 def main(argv):
   entry.setup()
   entry.refuse_arguments(argv)
-  # Otherwise every font that goes into a PDF is reported at length.
+  # matplotlib logs every font that it embeds into a PDF.
   logging.set_verbosity(logging.WARNING)
   try:
     draw(flags.FLAGS.results_dir, flags.FLAGS.output_dir)
@@ -333,7 +319,7 @@ def _define_flags():
   )
 
 
-# Not on import, since other programs have flags of the same names.
+# Not at import: other programs define flags of the same names.
 if __name__ == '__main__':
   _define_flags()
   app.run(main)

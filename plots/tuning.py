@@ -33,7 +33,7 @@ _KEY = (
 
 
 class Line(NamedTuple):
-  """What was found for a method.
+  """The accuracies of one method.
 
   Attributes:
     method: Who sent its update.
@@ -66,8 +66,8 @@ def plot_tuning(
   Args:
     lines: The methods, in the legend's order.
     paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure; says what the data is. What the markers
-      mean is added.
+    caption: The line below the figure, which names the data. The meaning of the
+      markers is added.
 
   Raises:
     OSError: If the figure cannot be written.

@@ -1,7 +1,7 @@
 """Checks the flags of command lines `python -m module --flag=value`.
 
-As a program it reads lists of arguments from stdin, as JSON, and prints what is
-wrong with each, or null. Nothing is run but the parsing of flags.
+As a program it reads lists of arguments from stdin, as JSON. For each it prints
+the error in its flags, or null. The programs only parse their flags.
 """
 
 import argparse
@@ -19,13 +19,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def find_errors(commands: Sequence[Sequence[str]]) -> list[Optional[str]]:
-  """What the programs say to their flags, or `None` where these are right.
+  """Finds the command lines whose flags are wrong.
 
   Args:
     commands: The arguments of Python: '-m', 'experiments.femnist' and so on.
 
   Returns:
-    An error, or `None`, for each command.
+    For each command, the program's error message, or `None`.
   """
   result = subprocess.run(
     [sys.executable, '-m', 'tests.command_lines'],
@@ -39,7 +39,7 @@ def find_errors(commands: Sequence[Sequence[str]]) -> list[Optional[str]]:
 
 
 def _find_error(command):
-  """Parses the flags in a forked process, which has modules but no flags."""
+  """Parses the flags in a forked process, where no flags are defined yet."""
   read_end, write_end = os.pipe()
   if not os.fork():
     os.close(read_end)
@@ -66,12 +66,12 @@ def _find_error(command):
 def _parse(option, module, *arguments):
   """Runs a module until its flags are parsed, which ends the process."""
   assert option == '-m', option
-  # This flag of absl ends a program before its main function.
+  # With this flag, absl ends a program before its main function.
   sys.argv = [module, '--only_check_args', *arguments]
   parse_args = argparse.ArgumentParser.parse_args
 
   def parse_args_only(parser, args=None, namespace=None):
-    # Of a program without absl, which does not have that flag.
+    # A program without absl does not have that flag.
     parse_args(parser, list(arguments), namespace)
     sys.exit(0)
 
@@ -80,7 +80,7 @@ def _parse(option, module, *arguments):
 
 
 def main():
-  # What takes long, once for all commands.
+  # This takes long, so all commands share it.
   import tff_ocs.execution  # noqa: F401
 
   print(json.dumps([_find_error(command) for command in json.load(sys.stdin)]))

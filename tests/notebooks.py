@@ -1,8 +1,8 @@
 """Runs a notebook in a kernel of its own.
 
-  python -m tests.notebooks docs/plug_in.ipynb
+This command runs the notebook and writes the new outputs into the file:
 
-runs it and puts the new outputs into the file.
+  python -m tests.notebooks docs/plug_in.ipynb
 """
 
 import os
@@ -27,12 +27,12 @@ def run(
 ) -> None:
   """Runs a notebook and puts the outputs into it.
 
-  The kernel is of this Python, whatever kernels are installed, and has ended
-  after it. Files of Jupyter are temporary.
+  The kernel runs this Python, whatever kernels are installed, and ends before
+  the function returns. The files of Jupyter are temporary.
 
   Args:
     notebook: The notebook.
-    working_dir: Where the kernel runs.
+    working_dir: The folder in which the kernel runs.
     on_cell: Called with the kernel's process id after each cell of code.
 
   Raises:
@@ -49,7 +49,7 @@ def run(
       ]
     )
     env = {**os.environ, 'IPYTHONDIR': folder}
-    # With it, a kernel does not show what libraries write to stderr.
+    # With this variable, a kernel hides the libraries' output to stderr.
     env.pop('PYTEST_CURRENT_TEST', None)
     client = nbclient.NotebookClient(
       notebook,
@@ -62,7 +62,7 @@ def run(
       client.on_cell_executed = lambda **_: on_cell(manager.provisioner.pid)
     metadata = notebook.metadata.copy()
     client.execute(env=env, cleanup_kc=True)
-    # Without the version of this Python.
+    # Leave out the version of this Python.
     notebook.metadata = metadata
 
 

@@ -1,7 +1,7 @@
-"""What the library is compared with, derived independently of it.
+"""Independent derivations to which tests compare the library.
 
-Probabilities come in exact rational arithmetic; bounds for statistics come from
-exact distributions or inequalities, for one stated rate of false alarms.
+Probabilities are computed in rational arithmetic. Bounds for statistics come
+from exact distributions or from inequalities, for one rate of false alarms.
 """
 
 import math
@@ -11,18 +11,19 @@ import numpy as np
 import tensorflow_federated as tff
 from scipy import stats
 
-# How often one statistical check fails although the library is right: a bound,
-# not an estimate. The test files make fewer than 100 such checks in all, so
-# that a whole run raises a false alarm less than once in 10^6 runs.
+# An upper bound of the probability that one statistical check fails although
+# the library is right. The tests make fewer than 100 such checks in all, so
+# that a run of all tests raises a false alarm less than once in 10^6 runs.
 FALSE_ALARM_RATE = 1e-8
 
 
 def optimal_probabilities(norms, expected_clients):
   """Minimises the sampling variance (6), from its KKT conditions.
 
-  These say p_i = min(u_i / s, 1), with one s for all and sum p_i = m. So the
-  clients with p_i = 1 are the largest: make them sure from the largest down,
-  until m minus their number can be shared among the others in proportion.
+  By these conditions p_i = min(u_i / s, 1) with one s for all clients, and sum
+  p_i = m. So the clients with p_i = 1 are those with the largest norms. The
+  loop gives p_i = 1 to them, from the largest, until the rest of m can be
+  shared among the other clients in proportion to their norms.
 
   Args:
     norms: Floats or integers u_i >= 0.
@@ -50,7 +51,7 @@ def optimal_probabilities(norms, expected_clients):
 
 
 def approximate_probabilities(norms, expected_clients, max_iterations):
-  """Algorithm 2 to the letter, except that it also ends where P is 0.
+  """Algorithm 2 as printed, except that it also ends if P is 0.
 
   Args:
     norms: Floats or integers u_i >= 0, not all 0.
@@ -63,14 +64,14 @@ def approximate_probabilities(norms, expected_clients, max_iterations):
   """
   norms = [Fraction(u) for u in norms]
   m, n = Fraction(expected_clients), len(norms)
-  scale = m / sum(norms)  # p_i is scale * u_i, while below 1.
+  scale = m / sum(norms)  # p_i = min(scale * u_i, 1).
   factors = []
   for _ in range(max_iterations):
-    unsure = [u for u in norms if scale * u < 1]
-    if sum(unsure) == 0:
+    below_1 = [u for u in norms if scale * u < 1]
+    if sum(below_1) == 0:
       factors.append(None)
       break
-    factors.append((m - n + len(unsure)) / (scale * sum(unsure)))
+    factors.append((m - n + len(below_1)) / (scale * sum(below_1)))
     scale *= factors[-1]
     if factors[-1] <= 1:
       break
@@ -90,9 +91,9 @@ def literal_float32_algorithm_2(norms, expected_clients, max_iterations):
     factors = []
     for _ in range(max_iterations):
       # As in the authors' code all p_i are rescaled, not only those below 1.
-      unsure = p < 1
-      factor = f(expected_clients - norms.size + np.sum(unsure)) / np.sum(
-        p[unsure], dtype=f
+      below_1 = p < 1
+      factor = f(expected_clients - norms.size + np.sum(below_1)) / np.sum(
+        p[below_1], dtype=f
       )
       factors.append(factor)
       p = np.minimum(factor * p, f(1))

@@ -13,29 +13,14 @@ PATIENCE_SECONDS = 60
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-COMMAND = ('-m', 'tff_ocs.worker')
-# The same without importing TensorFlow, which the command does not use.
-_QUICK_COMMAND = (
-  '-c',
-  f"""
-import sys, types
-package = types.ModuleType('tff_ocs')
-package.__path__ = [{str(ROOT / 'tff_ocs')!r}]
-sys.modules['tff_ocs'] = package
-from tff_ocs.runtime import worker_command
-worker_command.main()
-""",
-)
-
-
 class WorkerService:
   """The command tff_ocs.worker, from when it says that it is ready."""
 
-  def __init__(self, *flags, port=None, command=_QUICK_COMMAND):
+  def __init__(self, *flags, port=None):
     self.port = port or portpicker.pick_unused_port()
     self.address = f'127.0.0.1:{self.port}'
     self.process = subprocess.Popen(
-      [sys.executable, *command, f'--port={self.port}', *flags],
+      [sys.executable, '-m', 'tff_ocs.worker', f'--port={self.port}', *flags],
       cwd=ROOT,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,

@@ -593,12 +593,12 @@ def test_training_with_compression(name):
     (
       lambda: compression.RandomDitheringFactory(4, 0),
       ValueError,
-      r'bucket_size must be a multiple of 8, found 0',
+      r'bucket_size must be at least 8, found 0',
     ),
     (
       lambda: compression.RandomDitheringFactory(4, 16.0),
       TypeError,
-      r'bucket_size must be a multiple of 8, found 16\.0 of type float',
+      r'bucket_size must be an integer of at least 8, found 16\.0 of type',
     ),
     *(
       (

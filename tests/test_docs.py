@@ -1,8 +1,8 @@
-"""Runs and checks what README, guides and results show.
+"""Runs and checks the commands and snippets of README, guides and results.
 
-Python snippets are run, in the order of the page. A block of `text` is what the
-one before it prints; `...` stands for anything. The flags of commands `python
--m` are checked by the programs that they name.
+The Python snippets of a page are run in their order. A block of `text` shows
+the output of the snippet before it; `...` stands for any text. The programs
+themselves check the flags of the commands `python -m`.
 """
 
 import contextlib
@@ -18,22 +18,36 @@ import tensorflow_federated as tff
 from tests import command_lines
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))]
-PAGES.append(ROOT / 'results' / 'README.md')
+PAGES = [
+  *ROOT.glob('*.md'),
+  *sorted(ROOT.glob('docs/*.md')),
+  ROOT / 'results' / 'README.md',
+  ROOT / 'benchmarks' / 'RESULTS.md',
+]
 BLOCK = re.compile(r'^```(\w*)\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 LINK = re.compile(r'\]\(([^)\s]+)\)')
+# Files and folders of the project, as a page names them in code.
+PATH = re.compile(r'`((?:[\w.-]+/)+[\w.-]*)`')
+# Paths in run folders, environments and the like, which git does not have.
+NOT_IN_GIT = ('.venv/', 'events/', 'runs/', 'demo_output/')
+# Words and phrases that make a reader stumble.
+OBSCURE = re.compile(
+  r'\btells\b|\b(?:go|goes) with(?:out)?\b|\bLikewise\.|\bof chance\b'
+  r'|\bbeside\b|(?:^\s*# |""")[W]hat\b(?!.*\?)',
+  re.MULTILINE,
+)
 each_page = pytest.mark.parametrize(
   'page', PAGES, ids=lambda page: str(page.relative_to(ROOT))
 )
 
 
 def _python_snippets(page):
-  """Pairs of code and what the page says that it prints, or `None`."""
+  """Returns pairs of code and the output that the page shows, or `None`."""
   text = page.read_text()
   snippets = []
   for block in BLOCK.finditer(text):
     if block.group(1) == 'python':
-      # At its own line, for tracebacks.
+      # Blank lines in front give tracebacks the page's line numbers.
       lines_before = text.count('\n', 0, block.start(2))
       snippets.append(['\n' * lines_before + block.group(2), None])
     elif block.group(1) == 'text':
@@ -48,45 +62,36 @@ class _NoContext(tff.framework.SyncContext):
     raise RuntimeError('The page runs a computation outside of its context.')
 
 
-def _run(page):
-  """Runs a page's snippets in one namespace, and returns what they print."""
-  namespace, printed = {'__name__': '__main__'}, []
+@pytest.mark.parametrize(
+  'page',
+  # The test of the wheel runs README's snippet.
+  [
+    page
+    for page in PAGES
+    if _python_snippets(page) and page.name != 'README.md'
+  ],
+  ids=lambda page: page.name,
+)
+def test_python_snippets(page, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  namespace = {'__name__': '__main__'}
   with tff.framework.get_context_stack().install(_NoContext()):
     for code, expected in _python_snippets(page):
       output = io.StringIO()
       with contextlib.redirect_stdout(output):
         exec(compile(code, str(page), 'exec'), namespace)
-      printed.append(output.getvalue())
       if expected is not None:
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         assert doctest.OutputChecker().check_output(
-          expected, printed[-1], flags
-        ), f'{page.name} shows\n{expected}but prints\n{printed[-1]}'
-  return ''.join(printed)
-
-
-@pytest.mark.parametrize(
-  'page',
-  [p for p in PAGES if _python_snippets(p) and p.name != 'README.md'],
-  ids=lambda page: page.name,
-)
-def test_python_snippets(page, monkeypatch):
-  monkeypatch.chdir(ROOT)
-  _run(page)
-
-
-def test_python_snippet_of_readme():
-  shown = _run(ROOT / 'README.md')
-  # One line of metrics for each of the three rounds.
-  assert shown.count("'uplink_bits'") == 3
-  assert shown.count("('cohort_size', 16)") == 3
+          expected, output.getvalue(), flags
+        ), f'{page.name} shows\n{expected}but prints\n{output.getvalue()}'
 
 
 def _commands(page, folder):
-  """The arguments of Python in the commands of a page.
+  """Returns the arguments of Python in the commands of a page.
 
-  A shell finds them, so that loops and variables count, in which nothing but
-  this Python is there to be called.
+  A shell runs the blocks, so that loops and variables work. It can call only a
+  stub of Python, which records its arguments.
   """
   stub = folder / 'bin' / 'python'
   stub.parent.mkdir()
@@ -114,30 +119,36 @@ def _commands(page, folder):
   return [record.split('\n') for record in records]
 
 
+def _own_flags_command(command):
+  """Returns the experiment's command with the flags behind `--`."""
+  (experiment,) = (
+    flag.split('=')[1] for flag in command if flag.startswith('--experiment=')
+  )
+  own_flags = command[command.index('--') + 1 :]
+  return ['-m', f'experiments.{experiment.split("_")[0]}', *own_flags]
+
+
+# Commands with an error, to see that it is found.
+WRONG_COMMANDS = [
+  ('-m', 'experiments.femnist', '--sampling=none'),
+  ('-m', 'experiments.sweep', '--experiment=femnist_1', '--no_such_flag'),
+  ('-m', 'tff_ocs.worker', '--address=8000'),
+  ('-m', 'plots.no_such_module'),
+]
+
+
 def test_commands_have_the_flags_that_they_show(tmp_path):
-  commands = []
+  commands = {}
   for index, page in enumerate(PAGES):
     folder = tmp_path / str(index)
     folder.mkdir()
-    found = [
-      command
-      for command in _commands(page, folder)
-      if command[:2] != ['-m', 'venv']
-    ]
-    commands += [(page.name, command) for command in found]
-    for command in found:
+    for command in _commands(page, folder):
+      if command[1] not in ('venv', 'pytest'):
+        commands[tuple(command)] = page.name
       if '--' in command:
-        # Flags for each run of a sweep or a search.
-        (experiment,) = (
-          flag.split('=')[1]
-          for flag in command
-          if flag.startswith('--experiment=')
-        )
-        binary = f'experiments.{experiment.split("_")[0]}'
-        own_flags = command[command.index('--') + 1 :]
-        commands.append((page.name, ['-m', binary, *own_flags]))
+        commands[tuple(_own_flags_command(command))] = page.name
   # At least these programs are shown.
-  assert {command[1] for _, command in commands} >= {
+  assert {command[1] for command in commands} >= {
     'experiments.femnist',
     'experiments.shakespeare',
     'experiments.cifar100',
@@ -147,38 +158,35 @@ def test_commands_have_the_flags_that_they_show(tmp_path):
     'plots.summary',
     'tff_ocs.worker',
   }
-  errors = command_lines.find_errors([command for _, command in commands])
-  for (name, command), error in zip(commands, errors):
+  # All in one process, which has to import TensorFlow.
+  errors = command_lines.find_errors([*commands, *WRONG_COMMANDS])
+  for (command, name), error in zip(commands.items(), errors):
     assert error is None, f'{name}: {" ".join(command)}: {error}'
-
-
-def test_wrong_flags_are_found():
-  errors = command_lines.find_errors(
-    [
-      ['-m', 'experiments.femnist', '--sampling=none'],
-      ['-m', 'experiments.sweep', '--experiment=femnist_1', '--no_such_flag'],
-      ['-m', 'tff_ocs.worker', '--address=8000'],
-      ['-m', 'plots.no_such_module'],
-      ['-m', 'plots.summary', '--results_dir=runs'],
-    ]
-  )
-  assert errors.pop() is None
-  assert all(errors)
+  assert all(errors[len(commands) :])
 
 
 @each_page
-def test_names_are_of_what_is_there(page):
+def test_named_targets_modules_and_files_exist(page):
   text = page.read_text()
   makefile = (ROOT / 'Makefile').read_text()
-  for target in re.findall(r'(?:^|`)make (\w+)', text, re.MULTILINE):
+  blocks = '\n'.join(block for _, block in BLOCK.findall(text))
+  for target in re.findall(r'`make (\w+)', text) + re.findall(
+    '^make (\\w+)', blocks, re.MULTILINE
+  ):
     assert f'\n{target}:' in makefile
   for module in re.findall(r'-m ([\w.]+)', text):
     path = ROOT / module.replace('.', '/')
-    assert module == 'venv' or path.with_suffix('.py').exists()
+    assert module in ('venv', 'pytest') or path.with_suffix('.py').exists()
+  prose = BLOCK.sub('', text)
+  for path in PATH.findall(prose):
+    if not path.startswith(NOT_IN_GIT):
+      # Relative to the page, to the project, or to one of its folders.
+      places = (page.parent / path, ROOT / path, *ROOT.glob(f'*/{path}'))
+      assert any(place.exists() for place in places), path
 
 
 def _anchors(page):
-  """What GitHub makes of the headings of a page."""
+  """Returns the anchors that GitHub makes of the headings of a page."""
   headings = re.findall(r'^#+ (.*)$', page.read_text(), re.MULTILINE)
   return [
     re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
@@ -187,7 +195,7 @@ def _anchors(page):
 
 
 @each_page
-def test_links_and_pictures_are_there(page):
+def test_links_and_pictures_exist(page):
   for link in LINK.findall(page.read_text()):
     if '://' in link:
       continue
@@ -195,3 +203,22 @@ def test_links_and_pictures_are_there(page):
     target = page.parent / path if path else page
     assert target.exists(), link
     assert not anchor or anchor in _anchors(target), link
+
+
+@pytest.mark.parametrize(
+  'folder',
+  ['.', 'benchmarks', 'docs', 'examples', 'experiments', 'plots']
+  + ['results', 'tests', 'tff_ocs', 'tools'],
+)
+def test_english_is_plain(folder):
+  found = []
+  files = (ROOT / folder).glob('*' if folder == '.' else '**/*')
+  for path in sorted(files):
+    if path.suffix in ('.cff', '.ipynb', '.md', '.py', '.sh'):
+      text = path.read_text()
+      for match in OBSCURE.finditer(text):
+        line = text.count('\n', 0, match.start()) + 1
+        found.append(
+          f'{path.relative_to(ROOT)}:{line}: {match.group().strip()}'
+        )
+  assert not found, '\n'.join(found)

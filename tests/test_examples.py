@@ -1,5 +1,6 @@
 """Runs the example scripts as a reader would."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ def _run(name):
   result = subprocess.run(
     [sys.executable, f'examples/{name}.py'],
     cwd=ROOT,
+    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
     capture_output=True,
     text=True,
     timeout=600,
@@ -24,13 +26,13 @@ def test_fed_prox_with_aocs_under_secure_aggregation():
   first, _, *rounds = _run('fed_prox_secure')
   assert first == 'Every sum of the round is secure.'
   cells = [line.split() for line in rounds]
-  assert [int(row[0]) for row in cells] == list(range(12))
-  # m = 3 of 16. More than 10 send in one of 12 rounds: below 12 x 2e-4; the
-  # seed is fixed, so that it is the same in each run.
-  assert all(int(row[1]) <= 10 for row in cells)
+  assert [int(row[0]) for row in cells] == list(range(8))
+  # m = 3 of 16 in each of 8 rounds. More than 60 of the 128 send with a
+  # probability below 2e-8 (Bernstein's inequality).
+  assert 0 < sum(int(row[1]) for row in cells) <= 60
   assert any(int(row[3]) > 0 for row in cells)  # Updates are clipped,
   assert all(int(row[4]) == 0 for row in cells)  # and no scalars are.
-  assert float(cells[-1][-1].rstrip('%')) > 85
+  assert float(cells[-1][-1].rstrip('%')) > 70
 
 
 def test_aocs_with_compression():
@@ -42,7 +44,8 @@ def test_aocs_with_compression():
   accuracy, bits = (
     {name: cells[i] for name, cells in by_name.items()} for i in (0, 1)
   )
-  assert min(accuracy.values()) > 85
+  assert min(accuracy.values()) > 70
+  # The clients' coins have fixed seeds.
   assert bits['AOCS'] < 0.3 * bits['full participation']
   # 4 bits an entry instead of 32, and 32 for each 512 entries.
   assert 0.12 < bits['AOCS and dithering'] / bits['AOCS'] < 0.135

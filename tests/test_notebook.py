@@ -20,7 +20,7 @@ def published():
 
 
 class Execution(NamedTuple):
-  """The executed notebook, and the names of the processes that were there."""
+  """The executed notebook, and the names of its processes."""
 
   notebook: nbformat.NotebookNode
   processes: dict[psutil.Process, str]
@@ -47,7 +47,7 @@ def _code(notebook):
 
 
 def _shown(notebook):
-  """What each cell of code shows in words, and how many pictures."""
+  """Returns the text and the number of pictures of each cell of code."""
   shown = []
   for cell in _code(notebook):
     texts, num_pictures = [], 0
@@ -63,15 +63,14 @@ def test_no_process_is_left_behind(execution):
   assert 'worker_binary' in execution.processes.values()
   deadline = time.monotonic() + 60
   for process in execution.processes:
-    # A process that ended but was not waited for has nothing open either.
+    # A zombie has ended, too.
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
       assert time.monotonic() < deadline, process
       time.sleep(0.05)
 
 
-def test_published_outputs_are_of_this_code(published, execution):
-  # Up to numbers, and the widths they take: another processor rounds
-  # differently.
+def test_published_outputs_match_this_code(published, execution):
+  # Numbers and their widths may differ: another processor rounds differently.
   def words(notebook):
     return [
       (re.sub(r'[\s\d.]+', ' ', text), num_pictures)
@@ -93,8 +92,8 @@ def test_fewer_bits_and_the_same_accuracy(published, execution):
       accuracy[line[:18].strip()] = float(cells[0])
       of_full[line[:18].strip()] = float(cells[2])
     assert of_full['full participation'] == 100
-    # 19 % are expected. For 40 %, 77 of 12 x 16 coins with 36 expected would
-    # have to send: a chance below 1e-7 (Bernstein's inequality).
+    # 19 % are expected. More than 40 %, which is 76 of 12 x 16 clients where 36
+    # are expected, send with a probability below 1e-7 (Bernstein's inequality).
     assert 0 < of_full['AOCS, m=3'] < 40
     assert accuracy['AOCS, m=3'] > accuracy['full participation'] - 15
     assert accuracy['full participation'] > 80

@@ -1,4 +1,4 @@
-"""A wrong environment is told in one line."""
+"""Tests that a wrong environment is reported in one line."""
 
 import builtins
 import importlib.metadata
@@ -15,7 +15,7 @@ _NEEDED = 'tff_ocs needs tensorflow-federated 0.87.0, found '
 
 @pytest.fixture
 def installed(monkeypatch):
-  """Sets the version of TFF that is found; None for no TFF."""
+  """Returns a function that sets the installed version of TFF or `None`."""
 
   def install(version):
     def find_version(name):
@@ -31,7 +31,7 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def failing_import(monkeypatch):
-  """Lets the import of TFF fail with a given error."""
+  """Returns a function that makes the import of TFF fail with an error."""
 
   def fail(error):
     original = builtins.__import__
@@ -52,7 +52,7 @@ def _error_of_check():
   message = str(error.value)
   assert len(message.splitlines()) == 1
   assert message.endswith('pip install --no-deps -r requirements.lock')
-  # What went before would be printed above it, a screen of it.
+  # Python would print an earlier exception, and its traceback, above this one.
   assert error.value.__cause__ is None
   assert error.value.__context__ is None or error.value.__suppress_context__
   return message
@@ -106,11 +106,8 @@ def test_log_level_of_the_user_is_kept(monkeypatch):
   assert os.environ['TF_CPP_MIN_LOG_LEVEL'] == '0'
 
 
-# And so do real programs see it.
-
-
-def _import_with(directory, version, source):
-  """Imports tff_ocs in a process that finds another TFF first."""
+def _use_with(directory, version, source):
+  """Uses tff_ocs in a process that finds another TFF first."""
   metadata = directory / f'tensorflow_federated-{version}.dist-info'
   metadata.mkdir()
   (metadata / 'METADATA').write_text(
@@ -122,7 +119,7 @@ def _import_with(directory, version, source):
   (package / '__init__.py').write_text('import broken_dependency\n')
   path = [str(directory), os.environ.get('PYTHONPATH', '')]
   return subprocess.run(
-    [sys.executable, '-c', 'import tff_ocs'],
+    [sys.executable, '-c', 'from tff_ocs import schemes'],
     env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, path))},
     capture_output=True,
     text=True,
@@ -143,14 +140,14 @@ def _import_with(directory, version, source):
   ],
 )
 def test_program_in_a_wrong_environment(version, source, last_line, tmp_path):
-  program = _import_with(tmp_path, version, source)
+  program = _use_with(tmp_path, version, source)
   assert program.returncode == 1
   assert program.stderr.splitlines()[-1].startswith(last_line)
   assert program.stderr.count('Traceback') == 1
   assert 'broken_dependency' not in program.stderr
 
 
-def test_import_says_nothing():
+def test_import_prints_nothing():
   program = subprocess.run(
     [sys.executable, '-c', 'import tff_ocs'],
     env={

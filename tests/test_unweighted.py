@@ -46,7 +46,7 @@ def test_process_is_the_weighted_one_with_weights_of_one():
     assert output.state == expected.state
     assert output.measurements == expected.measurements
     state = output.state
-  assert state['round'] == 3
+  assert state['coin'] == 3
 
 
 def test_type_signature():

@@ -33,6 +33,30 @@ def check_positive(name: str, value: float) -> float:
   return float(value)
 
 
+def check_fraction(name: str, value: float) -> float:
+  """Checks that an argument is a number above 0 and at most 1.
+
+  Args:
+    name: The argument's name.
+    value: The value that the caller gave.
+
+  Returns:
+    The value as a Python float.
+
+  Raises:
+    TypeError: If the value is not a real number.
+    ValueError: If it is out of range.
+  """
+  if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    raise TypeError(
+      f'{name} must be a number above 0, at most 1, found {value!r} of type'
+      f' {type(value).__name__}.'
+    )
+  if not 0 < value <= 1:
+    raise ValueError(f'{name} must be above 0 and at most 1, found {value!r}.')
+  return float(value)
+
+
 def check_integer(name: str, value: int, minimum: int = 1) -> int:
   """Checks that an argument is an integer of at least `minimum`.
 

@@ -96,9 +96,7 @@ class RandomKFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: If an argument is not of its type.
       ValueError: If an argument is out of range.
     """
-    self._fraction = arguments.check_positive('fraction', fraction)
-    if fraction > 1:
-      raise ValueError(f'fraction must be at most 1, found {fraction!r}.')
+    self._fraction = arguments.check_fraction('fraction', fraction)
     self._inner_sum_factory = factory_arguments.check_sum_factory(
       'inner_sum_factory', inner_sum_factory
     )

@@ -1,8 +1,8 @@
-"""What the driver and the peers' scripts hand each other, in NumPy alone.
+"""The files that the driver and the peers' scripts exchange, with NumPy only.
 
-The driver writes a `Job`, a peer's script reads it, runs its rounds, and writes
-the seconds of each round and the weights after the last. Each has its own
-interpreter, so that this is all that they share.
+The driver writes a `Job`. A peer's script reads it, runs its rounds, and writes
+the seconds of each round and the weights after the last. Each script has its
+own interpreter, so they share nothing else.
 """
 
 import os

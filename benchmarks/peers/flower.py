@@ -5,8 +5,8 @@ Run by `benchmarks.peers.compare`, with the requirements of
 
     python flower.py JOB RESULT
 
-There is one SuperNode for each client of a cohort, and the server tells each
-whose examples to train on. Which node's message goes first is Flower's choice.
+There is one SuperNode for each client of a cohort, and the server assigns the
+examples to the nodes. Flower decides which node's message is sent first.
 """
 
 import os

@@ -84,6 +84,7 @@ def improvement(
     if not uniform.any():
       return Factor(0.0, 1.0, influence)
     own = probabilities.batch_sampling_variance(norms, p)
+    # Rounding, or AOCS with too few iterations, can make the ratio exceed 1.
     alpha = min(own.mean() / uniform.mean(), 1.0)
     influence = (own - alpha * uniform) / uniform.mean()
   gamma = probabilities.relative_improvement_factor(

@@ -1,14 +1,15 @@
-"""Problems of which everything in the paper's theorems is known.
+"""Problems for which all constants in the paper's theorems are known exactly.
 
-Clients' functions f_i of x in R^d, with f(x) = sum_i w_i f_i(x): quadratics for
-Theorems 13 and 17 (strongly convex), and tilted wells for Theorems 15 and 18
-(non-convex). The constants are exact, not estimates.
+A problem consists of the clients' functions f_i of x in R^d, with f(x) = sum_i
+w_i f_i(x). There are quadratics for Theorems 13 and 17 (strongly convex), and
+tilted wells for Theorems 15 and 18 (non-convex).
 
-The gradient noise xi_i is normal, with E||xi_i||^2 = M ||grad f_i||^2 +
-sigma^2: in Assumptions 7 and 8 the bound holds with equality.
+The gradient noise xi_i is normal, independent between clients, with
+E||xi_i||^2 = M ||grad f_i||^2 + sigma^2: the bound in Assumptions 7 and 8 holds
+with equality.
 
-Arrays of points have the shape [..., d], and [..., n, d] where each client has
-its own.
+Arrays of points have the shape [..., d], or [..., n, d] if each client has its
+own points.
 """
 
 import abc
@@ -22,8 +23,8 @@ class Problem(abc.ABC):
   """Clients' functions with known constants.
 
   Attributes:
-    weights: The w_i > 0, of shape [n]; their sum is 1.
-    smoothness: L, such that every f_i is L-smooth.
+    weights: The w_i > 0, of shape [n]. They sum to 1.
+    smoothness: L. Every f_i is L-smooth.
     noise_slope: M of Assumptions 7 and 8.
     noise_variance: sigma^2 of Assumptions 7 and 8.
   """
@@ -94,7 +95,7 @@ class Problem(abc.ABC):
 
     Args:
       points: A point of each client, [..., n, d].
-      rng: Where the noise comes from.
+      rng: The source of the noise.
 
     Returns:
       grad f_i + xi_i, [..., n, d].
@@ -115,7 +116,7 @@ class Quadratics(Problem):
   """f_i(x) = 1/2 (x - b_i)^T A_i (x - b_i), with diagonal A_i.
 
   Attributes:
-    strong_convexity: mu, such that every f_i, and f, is mu-strongly convex.
+    strong_convexity: mu. Every f_i, and f, is mu-strongly convex.
     curvatures: The diagonals of the A_i, between mu and L, of shape [n, d].
     centres: The minimisers b_i, of shape [n, d].
   """
@@ -167,9 +168,10 @@ class Quadratics(Problem):
 class TiltedWells(Problem):
   """f_i(x) = L/2 sum_j x_j^2 / (1 + x_j^2) + <c_i, x>, with sum w_i c_i = 0.
 
-  The second derivative of each summand of f, the part in common, lies in
-  [-L/4, L]. f is not convex, has the values [0, L d / 2) and the one minimiser
-  0. (The f_i with c_i != 0 have no minimum. Theorems 15 and 18 need none.)
+  The first sum is f itself. The second derivative of each of its terms lies in
+  [-L/4, L]. f is not convex, takes the values [0, L d / 2) and has the unique
+  minimiser 0. (An f_i with c_i != 0 has no minimum. Theorems 15 and 18 need
+  none.)
 
   Attributes:
     tilts: The c_i, of shape [n, d].
@@ -216,19 +218,20 @@ def make_quadratics(
   noise_variance: float = 0.0,
   seed: int = 0,
 ) -> Quadratics:
-  """Makes quadratics whose clients are as unequal as asked for.
+  """Makes quadratics with a chosen heterogeneity of the clients.
 
   Args:
     num_clients: n.
     dimension: d, at least 2.
-    heterogeneity: From 0, identical clients with equal weights, to 1: weights
-      and distances of the minimisers that differ by factors of 100, and unequal
-      curvatures. In between both factors are 100^heterogeneity.
-    smoothness: L, attained by each f_i and by f.
-    strong_convexity: mu, attained by each f_i and by f.
+    heterogeneity: 0 means identical clients with equal weights. 1 means unequal
+      curvatures, and weights and distances of the minimisers that differ by
+      factors of 100. In between, the factors are 100^heterogeneity.
+    smoothness: L, the largest curvature of each f_i and of f.
+    strong_convexity: mu, the smallest curvature of each f_i and of f.
     noise_slope: M.
     noise_variance: sigma^2.
-    seed: Of the directions, the curvatures, and which client is how far.
+    seed: The seed of the directions, the curvatures and the order of the
+      distances.
 
   Returns:
     The problem.
@@ -250,7 +253,7 @@ def make_quadratics(
     noise_slope=noise_slope,
     noise_variance=noise_variance,
     strong_convexity=strong_convexity,
-    # The ends exactly, whatever rounding makes of the span.
+    # Rounding of the span must not move the ends.
     curvatures=np.clip(
       strong_convexity + span * fractions, strong_convexity, smoothness
     ),
@@ -268,17 +271,17 @@ def make_tilted_wells(
   noise_variance: float = 0.0,
   seed: int = 0,
 ) -> TiltedWells:
-  """Makes tilted wells whose clients are as unequal as asked for.
+  """Makes tilted wells with a chosen heterogeneity of the clients.
 
   Args:
     num_clients: n.
     dimension: d.
-    heterogeneity: From 0, identical clients with equal weights, to 1: weights
+    heterogeneity: 0 means identical clients with equal weights. 1 means weights
       and tilts that differ by factors of about 100. It scales rho, too.
-    smoothness: L, attained at the minimiser.
+    smoothness: L, the curvature at the minimiser.
     noise_slope: M.
     noise_variance: sigma^2.
-    seed: Of the directions, and of which client is tilted by how much.
+    seed: The seed of the directions and of the order of the tilts.
 
   Returns:
     The problem.
@@ -297,7 +300,7 @@ def make_tilted_wells(
 
 
 def _unequal(num_clients, dimension, heterogeneity, seed):
-  """Weights, a vector for each client, and what is left of the randomness."""
+  """Returns weights, a vector for each client, and the random generator."""
   if not 0 <= heterogeneity <= 1:
     raise ValueError(
       f'heterogeneity must lie in [0, 1], found {heterogeneity}.'

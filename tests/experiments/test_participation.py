@@ -12,13 +12,13 @@ from experiments.campaigns import jobs
 from tests.experiments import linear
 from tff_ocs.records import runs
 
-FULL = participation.Trained(16, 16, (0.90, 0.94))  # 0.92 ± 0.0283
+FULL = participation.Accuracies(16, 16, (0.90, 0.94))  # 0.92 ± 0.0283
 
 
 def found_with(*accuracies):
-  return participation.Found(
+  return participation.Comparison(
     FULL,
-    tuple(participation.Trained(16, m, values) for m, values in accuracies),
+    tuple(participation.Accuracies(16, m, values) for m, values in accuracies),
   )
 
 
@@ -38,9 +38,9 @@ def test_none_that_was_tried_may_be_enough():
 
 
 def test_table_has_a_row_for_each_n_and_bold_where_it_is_enough():
-  small = participation.Found(
-    participation.Trained(4, 4, (0.5, 0.5)),
-    (participation.Trained(4, 1, (0.25, 0.5)),),
+  small = participation.Comparison(
+    participation.Accuracies(4, 4, (0.5, 0.5)),
+    (participation.Accuracies(4, 1, (0.25, 0.5)),),
   )
   text = participation.format_markdown(
     [small, found_with((1, (0.8, 0.8)), (2, (0.91, 0.93)))], 'Made up.'

@@ -1,6 +1,9 @@
 """Tests of the program that measures what the theorems bound."""
 
 import csv
+import pathlib
+import subprocess
+import sys
 import types
 
 import pytest
@@ -9,6 +12,7 @@ from experiments import quadratic
 from experiments.theory import bounds
 from experiments.theory import counterexamples
 
+_ROOT = pathlib.Path(__file__).parents[2]
 UNEQUAL_WEIGHTS = counterexamples.examples()[0]
 
 
@@ -74,3 +78,37 @@ def test_program_fails_if_a_repaired_bound_is_violated(
   monkeypatch.setattr(bounds.Theorem13, 'repaired', bounds.Theorem13.stated)
   assert not quadratic.run(settings(theorems=['13']), tmp_path)
   assert 'REPAIRED BOUND VIOLATED' in capsys.readouterr().out
+
+
+def test_program_and_figures_load_no_tensorflow():
+  # So that --help and the start take no more than two seconds.
+  code = (
+    'import sys, experiments.quadratic, plots.theory;'
+    ' sys.exit("tensorflow" in sys.modules)'
+  )
+  subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_numbers_of_the_page_are_those_of_the_results():
+  with open(_ROOT / 'results' / 'theory' / 'examples.csv') as file:
+    examples = {row['name']: row for row in csv.DictReader(file)}
+  row = examples['step size without gamma, OCS']
+  assert float(row['measured']) == pytest.approx(2.57e-6, abs=5e-9)
+  assert 6 * float(row['standard_error']) == pytest.approx(0.26e-6, abs=5e-9)
+  assert float(row['stated_bound']) == pytest.approx(2.18e-6, abs=5e-9)
+  row = examples['global step size far below its limit']
+  assert float(row['measured']) == pytest.approx(0.980, abs=5e-4)
+  assert float(row['stated_bound']) == pytest.approx(0.957, abs=5e-4)
+  with open(_ROOT / 'results' / 'theory' / 'bounds.csv') as file:
+    rows = list(csv.DictReader(file))
+  # On the default problem all stated bounds hold in all rounds.
+  assert {row['stated_violated'] for row in rows} == {'False'}
+  last = {
+    row['sampling']: float(row['measured'])
+    for row in rows
+    if (row['theorem'], row['step'], row['global_step'], row['round'])
+    == ('18', '1', 'smallest', '20')
+  }
+  assert [last[s] for s in ('full', 'ocs', 'uniform')] == pytest.approx(
+    [0.0704, 0.0755, 0.0788], abs=5e-5
+  )

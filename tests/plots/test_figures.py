@@ -214,6 +214,26 @@ def test_experiments_that_the_paper_does_not_have_are_drawn(tmp_path, drawn):
   }
 
 
+def test_names_with_dollar_signs_are_drawn(tmp_path):
+  made_up.write_run(
+    tmp_path / 'a',
+    'root',
+    of={},
+    experiment='prices',
+    method='$ and $_$',
+    data='bills of $5_{ to $10',
+    client_learning_rate=0.0,
+  )
+  assert draw(tmp_path) == [f'figure_of_prices_n32.{e}' for e in ('pdf', 'png')]
+
+
+def test_unknown_data_source_has_no_figure_of_sizes(tmp_path, drawn, capsys):
+  of = {**made_up.FEMNIST, 'data_source': 'elsewhere'}
+  made_up.write_run(tmp_path / 'a', 'full', of=of)
+  assert 'figure_3.png' in draw(tmp_path)
+  assert 'figure 2 is not drawn' in capsys.readouterr().err
+
+
 def test_no_others_are_an_error(tmp_path):
   made_up.write_run(tmp_path / 'run', 'full')
   with pytest.raises(SystemExit, match='no other figure shows FEMNIST set 1'):

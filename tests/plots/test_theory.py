@@ -2,17 +2,14 @@
 
 import csv
 import json
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import figure
 
 from plots import theory
 
-_ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = {
   'num_clients': 8,
   'expected_clients': 3.0,
@@ -161,10 +158,13 @@ def test_captions_and_legends(drawn):
     ('theory_step_sizes', True),
   ):
     fig = drawn[name]
-    caption = ' '.join(fig.get_supxlabel().split())
+    # A line break within a formula would show its source.
+    lines = fig.get_supxlabel().split('\n')
+    assert all(line.count('$') % 2 == 0 for line in lines)
+    caption = ' '.join(lines)
     assert caption.startswith('Quadratics')
     assert 'n=8, d=4, M=0.5, $\\sigma^2$=0.1' in caption
-    assert 'dashed: ' in caption
+    assert 'Dashed: ' in caption
     labels = [text.get_text() for text in fig.legends[0].get_texts()]
     m = ', m=3' if with_m else ''
     assert labels == ['full participation', f'uniform{m}', f'OCS{m}']
@@ -172,20 +172,20 @@ def test_captions_and_legends(drawn):
 
 def test_one_theorem_alone(tmp_path):
   path = tmp_path / 'x.png'
-  rows = [{k: str(v) for k, v in row.items()} for row in bound_rows((17,))]
+  rows = pd.DataFrame(bound_rows((17,)))
   theory.plot_bounds(rows, 3.0, [path], caption='made-up numbers.')
   assert path.stat().st_size > 1000
 
 
-def test_command_writes_all_figures(results, tmp_path):
-  output_dir = tmp_path / 'figures'
-  command = [sys.executable, '-m', 'plots.theory', f'--output_dir={output_dir}']
-  subprocess.run([*command, f'--results_dir={results}'], cwd=_ROOT, check=True)
-  assert sorted(path.name for path in output_dir.iterdir()) == [
+def test_all_figures_are_written(results, tmp_path):
+  theory.draw(str(results), str(tmp_path / 'figures'))
+  figures = sorted((tmp_path / 'figures').iterdir())
+  assert [path.name for path in figures] == [
     f'theory_{name}.{ending}'
     for name in ('bounds', 'neighbourhood', 'step_sizes')
     for ending in ('pdf', 'png')
   ]
+  assert all(path.stat().st_size > 1000 for path in figures)
 
 
 def test_missing_results_are_named(results, tmp_path):

@@ -1,7 +1,8 @@
 """Imports TFF once and then forks a process for each program it receives.
 
 A program is sent with the files for its standard output and error. The server
-answers with the process's id, and then with its exit status. The program runs
+answers with the process's id ('pid 123'), and then with its exit status
+('status 0'). The program runs
 as the main program of a process that has done nothing yet but import TFF.
 """
 
@@ -14,6 +15,12 @@ import numpy as np
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
+
+# Imported for the programs.
+import tff_ocs  # noqa: F401
+from tff_ocs import aggregator  # noqa: F401
+from tff_ocs import execution  # noqa: F401
+from tff_ocs.runtime import worker_process  # noqa: F401
 
 # Otherwise each process collects what it shares with this one at its end.
 gc.freeze()
@@ -31,9 +38,9 @@ while True:
     break
   for _file in _files:
     os.close(_file)
-  _connection.send(str(_pid).encode())
+  _connection.send(f'pid {_pid}'.encode())
   _, _status = os.waitpid(_pid, 0)
-  _connection.send(str(os.waitstatus_to_exitcode(_status)).encode())
+  _connection.send(f'status {os.waitstatus_to_exitcode(_status)}'.encode())
 
 
 def children():

@@ -53,7 +53,7 @@ _ENDINGS = {
 class _Program:
   """A process of the fork server."""
 
-  def __init__(self, connection, text):
+  def __init__(self, connection, server_pid, text):
     self._connection = connection
     output, their_output = os.pipe()
     errors, their_errors = os.pipe()
@@ -62,8 +62,15 @@ class _Program:
     os.close(their_errors)
     self.stdout = open(output)
     self._stderr = open(errors)
-    self.pid = int(connection.recv(16))
+    # An object that never signals another process that got the same id later.
+    self.process = psutil.Process(self._receive('pid'))
+    assert self.process.ppid() == server_pid
     self._has_ended = False
+
+  def _receive(self, name):
+    words = self._connection.recv(64).decode().split()
+    assert words and words[0] == name, f'the fork server sent {words}'
+    return int(words[1])
 
   def communicate(self):
     """Returns the output, the errors and the exit status, once all ended.
@@ -76,7 +83,7 @@ class _Program:
     try:
       errors = self._stderr.read()
       output = self.stdout.read()
-      status = int(self._connection.recv(16))
+      status = self._receive('status')
       self._has_ended = True
     finally:
       killer.cancel()
@@ -84,9 +91,9 @@ class _Program:
     return output, errors, status
 
   def _kill_all(self):
-    process = psutil.Process(self.pid)
-    for child in (*process.children(recursive=True), process):
-      child.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+      for child in (*self.process.children(recursive=True), self.process):
+        child.kill()
 
   def __enter__(self):
     return self
@@ -94,7 +101,7 @@ class _Program:
   def __exit__(self, *_):
     if not self._has_ended:
       self._kill_all()
-      self._connection.recv(16)
+      self._receive('status')
     self.stdout.close()
     self._stderr.close()
 
@@ -112,11 +119,12 @@ def start():
         str(theirs.fileno()),
       ],
       cwd=services.ROOT,
+      env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
       pass_fds=[theirs.fileno()],
     )
     theirs.close()
     try:
-      yield lambda text: _Program(ours, text)
+      yield lambda text: _Program(ours, server.pid, text)
     finally:
       ours.close()
       server.wait(tools.PATIENCE_SECONDS)
@@ -133,18 +141,20 @@ def test_no_worker_survives_its_program(name, start, tmp_path):
   ending, signal_number, expected_status = _ENDINGS[name]
   started = tmp_path / 'started'
   with start(_fill_in(ending, started)) as program:
-    assert program.stdout.readline() == '0\n'
+    assert program.stdout.readline() == '0\n', program.communicate()
     # Exactly one: no second worker of TFF's own default context.
     (pid,) = program.stdout.readline().split()
     # The program may be ending already, and its worker be gone.
     worker = None
     with contextlib.suppress(psutil.NoSuchProcess):
-      worker = psutil.Process(int(pid))
+      process = psutil.Process(int(pid))
+      if 'worker_binary' in ' '.join(process.cmdline()):
+        worker = process
     if signal_number is not None:
       assert worker is not None and tools.is_alive(worker)
       if ending == _COMPUTE:
         tools.wait_until(started.exists, 'the computation')
-      os.kill(program.pid, signal_number)
+      program.process.send_signal(signal_number)
     output, errors, status = program.communicate()
   assert status == expected_status, errors
   if worker is not None:
@@ -177,7 +187,7 @@ with execution.use_local_context(start_timeout=600):
       'the sleeper',
     )
     worker = psutil.Process(int(pid_file.read_text()))
-    os.kill(program.pid, signal_number)
+    program.process.send_signal(signal_number)
     _, errors, status = program.communicate()
   assert status == -signal_number, errors
   tools.wait_for_end(worker)

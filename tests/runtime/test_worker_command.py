@@ -49,7 +49,7 @@ def _mean_of_exponentials(values):
 def test_serves_loopback_alone_until_sigterm(capsys):
   values = list(np.random.default_rng(0).normal(size=(5, 3)).astype('float32'))
   expected = _mean_of_exponentials(values)
-  with services.WorkerService(command=services.COMMAND) as service:
+  with services.WorkerService() as service:
     assert 'neither encrypted nor authenticated' in service.notice
     assert f'ssh -N -L {service.port}:127.0.0.1:{service.port} ' in (
       service.notice

@@ -63,10 +63,10 @@ def is_alive(process):
 def wait_for_end(worker):
   try:
     wait_until(lambda: not is_alive(worker), 'the end of the worker')
-  finally:
+  except AssertionError:
     # A test that fails leaves none behind either.
-    with contextlib.suppress(psutil.NoSuchProcess):
-      worker.kill()
+    worker.kill()
+    raise
 
 
 def in_thread(function):

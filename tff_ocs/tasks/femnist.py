@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_ocs import arguments
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import pooling
 from tff_ocs.tasks import task
@@ -132,6 +133,7 @@ def load_tff(
   Raises:
     DataError: If the file cannot be found or downloaded, is not the data set,
       or has values out of range.
+    TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
   if unbalancing is not None:
@@ -241,16 +243,15 @@ def load_synthetic(
     The `Task`.
 
   Raises:
+    TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
   if unbalanced_set is not None:
     _check_unbalanced_set(unbalanced_set)
-  if not 1 <= num_clients <= num_examples or num_test_examples < 1:
-    raise ValueError(
-      'num_clients, num_examples and num_test_examples must be at least 1,'
-      ' and each client needs an example, found'
-      f' {(num_clients, num_examples, num_test_examples)}.'
-    )
+  arguments.check_integer('num_clients', num_clients)
+  # Each client needs an example.
+  arguments.check_integer('num_examples', num_examples, minimum=num_clients)
+  arguments.check_integer('num_test_examples', num_test_examples)
   rng = np.random.default_rng(0)
   coarse = rng.uniform(size=(NUM_CLASSES, 7, 7))
   patterns = np.kron(coarse, np.ones((4, 4)))
@@ -343,7 +344,8 @@ def unbalance(
     The unbalanced pool.
 
   Raises:
-    ValueError: If s, a or b are out of range.
+    TypeError: If a or b is not an integer.
+    ValueError: If s, a or b is out of range.
   """
   _check_unbalancing(unbalancing)
   s, a, b = unbalancing
@@ -417,10 +419,8 @@ def _check_unbalancing(unbalancing):
   s, a, b = unbalancing
   if not 0 <= s <= 1:
     raise ValueError(f's must lie in [0, 1], found {s!r}.')
-  if not (a == int(a) and 1 <= a < b):
-    raise ValueError(
-      f'a and b must be integers with 1 <= a < b, found a={a!r}, b={b!r}.'
-    )
+  arguments.check_integer('a', a)
+  arguments.check_integer('b', b, minimum=a + 1)
 
 
 def _parse(serialized_examples) -> client_data.Examples:

