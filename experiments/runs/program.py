@@ -26,6 +26,9 @@ def setup() -> None:
   libc.mallopt(_M_ARENA_MAX, 1)
   # TensorFlow's notes at startup would hide the program's own output.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  if os.path.expanduser('~') == '~':
+    # Keras would make a folder of that name here.
+    os.environ.setdefault('KERAS_HOME', os.devnull)
   try:
     from tff_ocs import _requirements
 

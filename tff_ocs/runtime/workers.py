@@ -188,10 +188,22 @@ class RemoteWorker:
       self._channel = self._stub = None
 
 
+class _Stub(tff.framework.RemoteExecutorGrpcStub):
+  """A stub whose values may be deleted after its channel was closed.
+
+  TFF disposes of values when they are garbage collected, which can be after
+  their worker was lost. The error would be printed with a traceback.
+  """
+
+  def dispose(self, request):
+    try:
+      return super().dispose(request)
+    except ValueError:  # The channel is closed.
+      return None
+
+
 def _create_stub(channel: Any) -> tff.framework.RemoteExecutorGrpcStub:
-  return tff.framework.RemoteExecutorGrpcStub(
-    channels.UnwatchedChannel(channel)
-  )
+  return _Stub(channels.UnwatchedChannel(channel))
 
 
 def create_left_error() -> WorkerError:
