@@ -62,8 +62,8 @@ COLUMNS = {
   'invalid_probabilities': Column(
     'clients',
     'The clients for which the sampling scheme computed a probability outside'
-    ' of [0, 1], or 0 although they had something to send. The aggregate of such'
-    ' a round is biased. The column is missing in records of early versions.',
+    ' of [0, 1], or 0 although they had something to send. Such a round is'
+    ' biased. The column is missing in records of early versions.',
   ),
   'improvement_factor': Column(
     'ratio in [0, 1]',
