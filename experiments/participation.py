@@ -44,7 +44,7 @@ _RESERVED = ('clients_per_round', 'expected_clients', 'sampling', 'seed')
 _METRIC = 'validation_accuracy'
 
 
-class Trained(NamedTuple):
+class Accuracies(NamedTuple):
   """The accuracies with one n and one m.
 
   Attributes:
@@ -69,7 +69,7 @@ class Trained(NamedTuple):
     return float(np.std(self.accuracies, ddof=1))
 
 
-class Found(NamedTuple):
+class Comparison(NamedTuple):
   """The result for one n.
 
   Attributes:
@@ -77,10 +77,10 @@ class Found(NamedTuple):
     sampled: AOCS, with m increasing.
   """
 
-  full: Trained
-  sampled: tuple[Trained, ...]
+  full: Accuracies
+  sampled: tuple[Accuracies, ...]
 
-  def is_enough(self, trained: Trained) -> bool:
+  def is_enough(self, trained: Accuracies) -> bool:
     """Whether it is within one standard deviation of full participation."""
     return trained.mean >= self.full.mean - self.full.deviation
 
@@ -128,7 +128,9 @@ def build_job(
   )
 
 
-def tabulate(all_found: Sequence[Found]) -> list[dict[str, Union[int, float]]]:
+def tabulate(
+  comparisons: Sequence[Comparison],
+) -> list[dict[str, Union[int, float]]]:
   """A row for each n and m, all with the same keys."""
   return [
     {
@@ -139,28 +141,28 @@ def tabulate(all_found: Sequence[Found]) -> list[dict[str, Union[int, float]]]:
       'accuracy_std': trained.deviation,
       'is_enough': found.is_enough(trained),
     }
-    for found in all_found
+    for found in comparisons
     for trained in (*found.sampled, found.full)
   ]
 
 
-def format_markdown(all_found: Sequence[Found], caption: str) -> str:
+def format_markdown(comparisons: Sequence[Comparison], caption: str) -> str:
   """Formats the accuracies as a table with a row for each n.
 
   Args:
-    all_found: The results, by n.
+    comparisons: The results, by n.
     caption: The line above the table.
 
   Returns:
     The text, in Markdown.
   """
   numbers = sorted(
-    {t.expected_clients for found in all_found for t in found.sampled}
+    {t.expected_clients for found in comparisons for t in found.sampled}
   )
   header = ['Validation accuracy [%]', *(f'm={m}' for m in numbers)]
   header += ['full participation', 'smallest m', 'm / √n']
   rows = []
-  for found in all_found:
+  for found in comparisons:
     n = found.full.clients_per_round
     cells = dict.fromkeys(numbers, tables.NONE)
     for trained in found.sampled:
@@ -182,25 +184,25 @@ def format_markdown(all_found: Sequence[Found], caption: str) -> str:
 
 
 def write_results(
-  output_dir: pathlib.Path, all_found: Sequence[Found], caption: str
+  output_dir: pathlib.Path, comparisons: Sequence[Comparison], caption: str
 ) -> None:
   """Writes participation.csv, .md, .png and .pdf.
 
   Args:
     output_dir: The folder.
-    all_found: The results, by n.
+    comparisons: The results, by n.
     caption: The data and the number of rounds.
 
   Raises:
     OSError: If the folder cannot be written to.
   """
-  files.write_csv(output_dir / 'participation.csv', tabulate(all_found))
+  files.write_csv(output_dir / 'participation.csv', tabulate(comparisons))
   with files.replacing(output_dir / 'participation.md') as path:
-    path.write_text(format_markdown(all_found, caption), encoding='utf-8')
+    path.write_text(format_markdown(comparisons, caption), encoding='utf-8')
   from plots import enough_participants
 
   enough_participants.plot_participation(
-    [_panel(found) for found in all_found],
+    [_panel(found) for found in comparisons],
     [output_dir / f'participation.{ending}' for ending in ('png', 'pdf')],
     caption=caption,
   )
@@ -221,9 +223,9 @@ def _panel(found):
   )
 
 
-def read_found(
+def read_comparison(
   output_dir: pathlib.Path, n: int, by_m: Mapping[int, Sequence[job_lib.Job]]
-) -> Found:
+) -> Comparison:
   """Reads the result for one n from its finished runs.
 
   Args:
@@ -233,10 +235,10 @@ def read_found(
       full participation.
 
   Returns:
-    The `Found`.
+    The `Comparison`.
   """
   *sampled, full = (
-    Trained(
+    Accuracies(
       n,
       m,
       tuple(
@@ -247,7 +249,7 @@ def read_found(
     )
     for m, of_seeds in by_m.items()
   )
-  return Found(full, tuple(sampled))
+  return Comparison(full, tuple(sampled))
 
 
 def main(argv):
@@ -309,7 +311,7 @@ def _run(values, all_jobs, by_n):
     lines = [failed_job.description for failed_job in failed]
     sys.exit('\n'.join(['error: runs failed:', *lines]))
   output_dir = pathlib.Path(values.output_dir)
-  all_found = [read_found(output_dir, *item) for item in by_n.items()]
+  comparisons = [read_comparison(output_dir, *item) for item in by_n.items()]
   (group,) = runs.group_runs([runs.read_run(output_dir / all_jobs[0].name)])
   experiment = group.experiment
   caption = (
@@ -317,8 +319,8 @@ def _run(values, all_jobs, by_n):
     f' {experiment.data_source}. {group.settings["total_rounds"]} rounds, mean'
     f' ± standard deviation over {values.repeats} seeds.'
   )
-  print(format_markdown(all_found, caption))
-  write_results(output_dir, all_found, caption)
+  print(format_markdown(comparisons, caption))
+  write_results(output_dir, comparisons, caption)
   print(f'Figure: {output_dir / "participation.png"}')
 
 

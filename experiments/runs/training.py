@@ -110,7 +110,7 @@ def train(
       shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
-    _warn_of_non_finite_clients(metrics, round_num)
+    _warn(metrics, round_num)
     shown['loss'] = f'{metrics["training_loss"]:.3f}'
     unit = units.choose_bits_unit(cumulative_bits)
     shown['sent'] = f'{cumulative_bits / unit.size:.2f} {unit.name}'
@@ -138,34 +138,46 @@ def _start_or_resume(process, folder):
   return progress.state, int(progress.cumulative_uplink_bits), next_round
 
 
-def _warn_of_non_finite_clients(metrics, round_num):
-  if metrics['non_finite_clients']:
-    logging.warning(
-      'Round %d: the updates of %d clients are NaN or infinite; the step size'
-      ' may be too large.',
-      round_num,
-      metrics['non_finite_clients'],
-    )
+# Warnings for rounds in which a metric is not 0.
+_WARNINGS = {
+  'non_finite_clients': (
+    'Round %d: the updates of %d clients are NaN or infinite; the step size may'
+    ' be too large.'
+  ),
+  'invalid_probabilities': (
+    'Round %d: the sampling scheme computed invalid probabilities for %d'
+    ' clients, so that the aggregate is biased.'
+  ),
+}
+
+
+def _warn(metrics, round_num):
+  for name, message in _WARNINGS.items():
+    if metrics[name]:
+      logging.warning(message, round_num, metrics[name])
 
 
 def _metrics_of_round(output) -> dict[str, Union[int, float]]:
   """The metrics that the output of a process's `next` determines."""
   of_aggregator = output['aggregator']
-  metrics = {
-    'training_loss': float(output['training_loss']),
-    'available': int(
-      of_aggregator.get('available', of_aggregator['cohort_size'])
-    ),
-    'participants': int(of_aggregator['participants']),
-    'expected_participants': float(of_aggregator['expected_participants']),
-    'num_iterations': int(of_aggregator['num_iterations']),
-    'non_finite_clients': int(of_aggregator['non_finite_clients']),
-  }
-  for name in ('improvement_factor', 'relative_improvement_factor'):
+  metrics = {'training_loss': float(output['training_loss'])}
+  for name in (
+    'available',
+    'participants',
+    'num_iterations',
+    'non_finite_clients',
+    'invalid_probabilities',
+    'uplink_bits',
+  ):
+    metrics[name] = int(of_aggregator[name])
+  for name in (
+    'expected_participants',
+    'improvement_factor',
+    'relative_improvement_factor',
+  ):
     if name in of_aggregator:
       metrics[name] = float(of_aggregator[name])
   metrics['cohort_examples'] = int(output['num_examples'])
-  metrics['uplink_bits'] = int(of_aggregator['uplink_bits'])
   return metrics
 
 

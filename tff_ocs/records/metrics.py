@@ -59,6 +59,12 @@ COLUMNS = {
     'clients',
     'The clients whose update was NaN or infinite. Such updates are not sent.',
   ),
+  'invalid_probabilities': Column(
+    'clients',
+    'The clients for which the sampling scheme computed a probability outside'
+    ' of [0, 1], or 0 although they had something to send. Such a round is'
+    ' biased. The column is missing in records of early versions.',
+  ),
   'improvement_factor': Column(
     'ratio in [0, 1]',
     'alpha^k, Eq. (15): the variance that optimal sampling adds, relative to'

@@ -5,8 +5,11 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
+from experiments.runs import experiment
 from tests.experiments import linear
+from tff_ocs import schemes
 from tff_ocs.records import metrics as metrics_lib
 from tff_ocs.records import runs
 from tff_ocs.records import settings as settings_lib
@@ -366,3 +369,30 @@ def test_bits_are_shown_in_a_unit_that_suits_them(tmp_path, capsys):
   assert math.isclose(bits, 32 * 600 * 4 * 4)
   assert f'sent={bits / 1000:.2f} kbit' in capsys.readouterr().err
   assert 'all clients' not in capsys.readouterr().err
+
+
+class Doubled(schemes.UniformSampling):
+  """Uniform sampling with probabilities of twice m / n, unlimited."""
+
+  def build(self, scalar_sum_factory=None):
+    program = super().build(scalar_sum_factory)
+
+    @tff.tensorflow.computation(np.float32)
+    def double(p):
+      return 2 * p
+
+    def next_fn(state, clients):
+      output = program.next(state, clients)
+      p = tff.federated_map(double, output.probabilities)
+      return output._replace(probabilities=p)
+
+    return program._replace(next=next_fn)
+
+
+def test_invalid_probabilities_are_warned_of(tmp_path, monkeypatch):
+  monkeypatch.setattr(experiment, '_build_scheme', lambda values: Doubled(3))
+  run = linear.run_and_read(tmp_path, '--total_rounds=1')
+  # Four clients, each with 2 x 3 / 4.
+  assert run.metrics['invalid_probabilities'][0] == 4
+  log = (tmp_path / 'run' / 'log.txt').read_text()
+  assert 'invalid probabilities for 4 clients' in log
