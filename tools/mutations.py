@@ -135,8 +135,8 @@ MUTATIONS = [
     'tff_ocs/records/settings.py',
     'tests/records tests/experiments/campaigns',
     (
-      'return isinstance(one, bool) == isinstance(other, bool) and one == other',
-      'return one == other',
+      'isinstance(one, bool) == isinstance(other, bool) and one == other',
+      'one == other',
     ),
     ('{**_UNLESS_GIVEN, **asked}', 'asked'),
   ),
@@ -148,20 +148,23 @@ MUTATIONS = [
   ),
   *_of(
     'experiments/runs/checkpoints.py',
-    'tests/experiments/runs/test_faults.py tests/experiments/runs/test_resume.py',
+    'tests/experiments/runs/test_faults.py'
+    ' tests/experiments/runs/test_resume.py',
     ('return progress, version + 1', 'return progress, version'),
     ('if version >= round_num:', 'if version > round_num:'),
     ('keep_total=2', 'keep_total=1'),
   ),
   *_of(
     'experiments/runs/run_folder.py',
-    'tests/experiments/runs/test_faults.py tests/experiments/runs/test_resume.py tests/experiments/runs/test_experiment.py',
+    'tests/experiments/runs/test_faults.py tests/experiments/runs/test_resume.py'
+    ' tests/experiments/runs/test_experiment.py',
     ('if is_missing and self.checkpoints.are_there:', 'if False:'),
     ('if self.is_finished and not self._overwrite:', 'if False:'),
   ),
   *_of(
     'experiments/runs/training.py',
-    'tests/experiments/runs/test_resume.py tests/experiments/runs/test_experiment.py',
+    'tests/experiments/runs/test_resume.py'
+    ' tests/experiments/runs/test_experiment.py',
     ('random_seed=seed', 'random_seed=None'),
     (
       'progress.state, int(progress.cumulative_uplink_bits), next_round',
