@@ -13,7 +13,7 @@ _STEP_SIZE = 'client_learning_rate'
 
 
 def describe_runs(groups: Sequence[runs.Group]) -> str:
-  """What the data is, the step sizes, and what lines and bands show.
+  """Names the data and the step sizes, and explains the lines and bands.
 
   Args:
     groups: The groups that a figure shows, of one experiment.

@@ -147,7 +147,7 @@ def mean_bound(variance, largest, num_samples):
 
 
 def uplink(comp):
-  """What a computation carries from the clients to the server.
+  """Lists the values that a computation carries from clients to the server.
 
   Args:
     comp: A `tff.Computation`.

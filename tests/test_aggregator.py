@@ -650,7 +650,7 @@ def test_unseeded_coins_have_no_seed():
   assert node.attr['seed2'].i == 0
 
 
-# What the server sees.
+# Values that the server sees.
 
 
 def _secure_sums():
@@ -862,7 +862,7 @@ def test_float16_values_with_large_weights():
   assert output.measurements['non_finite_clients'] == 0
   assert output.result.dtype == np.float16
   np.testing.assert_array_equal(output.result, np.float16([0.01, 100]))
-  # What is sent is float32.
+  # Clients send float32.
   assert output.measurements['uplink_bits'] == 50 * 2 * 32
 
 

@@ -193,7 +193,7 @@ def test_unbiased_with_the_variance_of_the_appendix(scheme):
         variance += conditional * squared_norm(estimate - full_gradient)
         of_sampling += conditional * squared_norm(estimate - sum_available)
       if any(available):
-        # What the probabilities from the norms without 1 / q_i would give.
+        # The same with probabilities from norms without 1 / q_i.
         present = np.array(available, bool)
         without_q += chance * probabilities.sampling_variance(
           (norms / weights.sum())[present],

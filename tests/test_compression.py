@@ -368,7 +368,7 @@ def _quantised():
   return tff.aggregators.EncodedSumFactory.quantize_above_threshold(8, 0)
 
 
-# What clients send of 32 float32, in bits.
+# Bits that clients send for 32 float32.
 COMPOSED = {
   'none': (tff.aggregators.SumFactory, 32 * 32),
   'random-k': (FACTORIES['random-k'], 8 * 32),

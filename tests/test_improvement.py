@@ -82,9 +82,9 @@ def test_factors_cost_the_method_nothing(scheme):
   _, iterations = probabilities.approximate_probabilities(
     np.array(COHORTS['unequal']), M
   )
-  # A norm and two terms; and AOCS beside the scheme, unless it is of its kind.
-  beside = 0 if scheme in ('ocs', 'aocs') else 1 + 2 * iterations
-  assert measured['improvement_bits'] == n * 32 * (3 + beside)
+  # A norm and two terms; and those of AOCS, unless the scheme computes them.
+  of_aocs = 0 if scheme in ('ocs', 'aocs') else 1 + 2 * iterations
+  assert measured['improvement_bits'] == n * 32 * (3 + of_aocs)
 
 
 def test_m_may_be_another_than_that_of_the_scheme():

@@ -1,4 +1,4 @@
-"""What `import tff_ocs` gives, and what it leaves alone."""
+"""Tests of `import tff_ocs`: its names, and its lack of side effects."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope='module')
 def child():
-  """What a process finds that imports nothing else."""
+  """Returns the findings of a process that imports nothing else."""
   result = subprocess.run(
     [sys.executable, '-c', _CHILD], capture_output=True, text=True, check=True
   )

@@ -421,7 +421,7 @@ def test_wrapper_inside(wrapper):
       output.measurements['value_sum'], stock.measurements['mean_value']
     )
   for output in _aggregate(_sampled('aocs', inside=inside), VALUES[:2]):
-    # What wrappers measure, and what they adapt to, does not count.
+    # The measurements of wrappers, and values that they adapt to, do not count.
     _check_fewer_send(output.measurements, VALUE_BITS)
     assert all(np.all(np.isfinite(x)) for x in tree.flatten(output.result))
 
@@ -440,7 +440,7 @@ def test_bits_of_adaptive_bounds_and_of_private_sums_inside():
     assert message_bits.message_bits(process.next) == bits
 
 
-# What the order means: 4 clients, each with a coordinate of its own, so that
+# The effect of the order: 4 clients, each with a coordinate of its own, so that
 # the result shows who sent, and with what factor.
 
 COORDINATES = tff.TensorType(np.float32, [4])

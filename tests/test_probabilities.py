@@ -400,7 +400,7 @@ def test_improvement_factor_is_the_ratio_of_the_variances(norms):
 
 
 def test_improvement_factor_conditions_on_the_updates():
-  # A client whose update is 3 or 1, equally likely, beside one with 1. Eq. (15)
+  # One client's update is 3 or 1, equally likely, the other's is 1. Eq. (15)
   # divides E 6 / 2 + 2 / 2 by E 10 / 2 + 2 / 2.
   rounds = np.array([[3.0, 1.0], [1.0, 1.0]])
   p = probabilities.batch_probabilities(rounds, 1)

@@ -299,7 +299,7 @@ def test_approximate_equals_optimal_on_the_sizes_of_the_paper():
     )
 
 
-# What the server sees.
+# Values that the server sees.
 
 
 ALL_SCHEMES = (

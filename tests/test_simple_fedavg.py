@@ -153,7 +153,7 @@ def test_clients_are_weighted_as_asked(client_weighting, weights):
       bias = bias - weight / sum(weights) * of_bias
   np.testing.assert_allclose(trainable(state)[0], kernel, atol=2e-6)
   np.testing.assert_allclose(trainable(state)[1], bias, atol=2e-6)
-  # What is reported of the cohort does not depend on the weights.
+  # The metrics of the cohort do not depend on the weights.
   assert metrics['num_examples'] == 21
 
 

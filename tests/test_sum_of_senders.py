@@ -1,4 +1,4 @@
-"""Tests of the sum over senders, beside `tff.federated_sum`."""
+"""Compares the sum over senders with `tff.federated_sum`."""
 
 import collections
 

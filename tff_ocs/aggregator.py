@@ -379,7 +379,7 @@ def _client_computations(value_type, weight_type, coin: coins.Coin):
     norm = prepared['for_scheme']['norm']
     available = prepared['for_scheme']['available']
     p = _valid_probability(p_as_computed)
-    # What is sent, (n_i / p_i) U_i, must be finite, too.
+    # The message (n_i / p_i) U_i must be finite, too.
     scaled_norm = tf.cast(
       tf.math.divide_no_nan(tf.cast(norm, tf.float64), p), tf.float32
     )

@@ -201,7 +201,7 @@ class _QuantisedSumFactory(
 
   @abc.abstractmethod
   def _message_type(self, size):
-    """What a client sends of `size` entries: an `OrderedDict` of types.
+    """Returns the types of the message for `size` entries, by name.
 
     Of the first tensor, the magnitudes, all are 0 for a vector of zeros only.
     """

@@ -17,7 +17,7 @@ from tff_ocs import communication
 from tff_ocs import improvement
 from tff_ocs import schemes
 
-# What each client counts, see `count_client`.
+# The counts of each client, see `count_client`.
 COUNT_NAMES = (
   'clients',
   'available',

@@ -47,7 +47,7 @@ from tff_ocs import factory_arguments
 # is known up to 2^-24 relative; C up to this much above 1 counts as 1.
 CALIBRATION_TOLERANCE = 4 * float(np.finfo(np.float32).eps)
 
-# What a scheme knows of a client: its norm u_i, finite and at least 0, and
+# The input of a scheme from a client: its norm u_i, finite and at least 0, and
 # whether it is available; if it is not, its norm is 0.
 CLIENT_TYPE = tff.to_type(
   collections.OrderedDict(norm=np.float32, available=np.bool_)
@@ -556,7 +556,7 @@ class _Algorithm2:
     self.num_scalars = num_scalars
 
 
-# What schemes are made of.
+# Parts of schemes.
 
 
 def scalars_type(*names: str) -> tff.Type:
@@ -643,7 +643,7 @@ def whole(count: tf.Tensor) -> tf.Tensor:
 
 @tff.tensorflow.computation(CLIENT_TYPE)
 def norm_and_count(client):
-  """What a client adds to the cohort's sum of norms and its size."""
+  """Returns a client's terms of the cohort's sum of norms and size."""
   return collections.OrderedDict(
     norm=tf.cast(client['norm'], tf.float64),
     clients=tf.cast(client['available'], tf.float64),

@@ -87,7 +87,7 @@ def run(
 
 
 def _describe_resumption(path) -> str:
-  """What the same command does with a run that has ended early."""
+  """Says what the same command does with a run that has ended early."""
   checkpoint = None if path is None else run_progress.newest_checkpoint(path)
   if checkpoint is None:
     return 'There is no checkpoint yet: the same command starts from round 0.'

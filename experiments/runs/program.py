@@ -18,7 +18,7 @@ def setup() -> None:
   """
   entry.setup()
   # With the default settings malloc keeps ever larger blocks, in one arena for
-  # each of TensorFlow's threads. The weights, which come and go with each
+  # each of TensorFlow's threads. The weights, which are new in each
   # round, fragment them, and memory grows for hundreds of rounds. The settings
   # hold for arenas that are made later, so before there are threads.
   libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""What the tests of real runs share."""
+"""Fixtures of the tests of real runs."""
 
 import pytest
 

@@ -220,7 +220,7 @@ def saved_checkpoints(folder):
 
 
 def read_results(folder):
-  """What must not differ: all metrics but the seconds, and the weights."""
+  """Returns all metrics except for the seconds, and the weights."""
   lines = (folder / 'metrics.csv').read_text().splitlines()
   column = lines[0].split(',').index('seconds')
   rows = [line.split(',') for line in lines]

@@ -246,7 +246,7 @@ def test_all_files_are_written_whole(tmp_path):
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-  """What was asked to run; the results are made up, and best at 2^-2."""
+  """Records the started runs; their made-up results are best at 2^-2."""
   started = []
 
   def run_jobs(all_jobs, *, output_dir, name, parallel, ray_address):

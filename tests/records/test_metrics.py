@@ -67,3 +67,22 @@ def test_bad_cells_are_named_with_their_line(tmp_path):
   message = "line 3 of its metrics.csv has 'oops' in the column b"
   with pytest.raises(files.RecordError, match=message):
     metrics_lib.read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'text, reason',
+  [
+    ('round,a\n0,1\n0,2\n', 'has round 0 twice'),
+    ('round,a\n1,1\n', 'has round 1 where round 0 should be'),
+    ('round;a\n0;1\n', "separated by ';'"),
+    ('name,a\n0,1\n', 'no column round'),
+  ],
+)
+def test_file_that_no_run_wrote_is_not_continued_nor_changed(
+  tmp_path, text, reason
+):
+  (tmp_path / 'metrics.csv').write_text(text)
+  with pytest.raises(files.RecordError, match=f'{reason}.*Nothing was changed'):
+    metrics_lib.MetricsWriter(tmp_path)
+  assert [path.name for path in tmp_path.iterdir()] == ['metrics.csv']
+  assert (tmp_path / 'metrics.csv').read_text() == text

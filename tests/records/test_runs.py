@@ -147,7 +147,7 @@ def config_is(text):
   return lambda folder: (folder / 'config.json').write_text(text)
 
 
-# What is wrong with a run, by the reason that it is left out for.
+# Faults of a run, by the reason for which it is left out.
 DAMAGES = [
   (config_is('{'), 'config.json is not JSON: Expecting'),
   (config_is(''), 'config.json is not JSON: Expecting'),

@@ -207,7 +207,7 @@ def test_python_function_in_a_computation():
     compute(1.0)
 
 
-# What another version of TFF could break.
+# Names of TFF that another version could break.
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_worker_dies():
     assert service.process.returncode == 1
 
 
-# What is refused, in this process, which takes no time.
+# Refused arguments, in this process, which takes no time.
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_unbalance_is_the_papers_procedure():
       assert left[client_id] == 3
   reducible = [i for i, n in pool.num_examples.items() if 3 < n < 100]
   assert sum(i in left for i in reducible) == 54  # 60 % of 90
-  # What is kept of a client is drawn from all of it, not its beginning.
+  # The kept examples of a client are drawn from all of them, not the first.
   kept = [unbalanced.examples(i).x for i in reducible if i in left]
   assert all(len(set(x)) == 3 for x in kept)
   assert max(x.max() for x in kept) > 50
@@ -346,7 +346,7 @@ def test_missing_file_that_cannot_be_downloaded_says_the_way_out(
   tmp_path, monkeypatch
 ):
   def fail(**kwargs):
-    # What a broken download leaves, in the folder it was told to use.
+    # A broken download leaves this in the folder that it was given.
     (tmp_path / 'left').mkdir(exist_ok=True)
     with open(f'{kwargs["cache_dir"]}/{femnist.DATABASE}', 'wb') as file:
       file.write(b'SQLite format 3\0')

@@ -1,4 +1,4 @@
-"""Tests of max pooling, beside TensorFlow's own."""
+"""Compares max pooling with TensorFlow's own."""
 
 import numpy as np
 import pytest

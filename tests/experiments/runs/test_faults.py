@@ -30,7 +30,7 @@ WEIGHTS = tff.learning.models.ModelWeights(STATE['weights'], [])
 
 
 def limit_file_size(num_bytes):
-  """What writes more to one file fails from now on; returns the old limit."""
+  """Lets writes of larger files fail from now on; returns the old limit."""
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
   return soft
@@ -83,14 +83,14 @@ def next_round(path):
 
 
 def read_saved(path):
-  """What is in the files that a fault must leave as they are."""
+  """Returns the content of the files that a fault must not change."""
   paths = [path / 'config.json', path / 'metrics.csv']
   for checkpoint in linear.saved_checkpoints(path):
     paths += [file for file in checkpoint.rglob('*') if file.is_file()]
   return {file: file.read_bytes() for file in paths}
 
 
-# What cannot be written.
+# Writes that fail.
 
 WRITERS = {
   'metrics.csv': lambda folder: folder.release(METRICS, 5),
@@ -164,7 +164,7 @@ def test_log_that_cannot_be_written_is_told_once(
   assert 'Traceback' not in output
 
 
-# What is damaged when the run goes on.
+# Files that are damaged when the run is resumed.
 
 
 def truncate(path, num_bytes):

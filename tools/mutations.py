@@ -1,0 +1,229 @@
+"""Shows that the tests catch small faults in the core.
+
+  python -m tools.mutations
+
+Each mutation changes a few characters of one module, in a copy of the
+committed tree, and runs the tests of that module until one fails. The program
+prints a line for each, and ends with status 1 if the tests let one pass. It
+takes about 20 minutes on 2 cores.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).parents[1]
+_PARALLEL = 2
+
+
+class Mutation(NamedTuple):
+  """A fault.
+
+  Attributes:
+    path: The module.
+    before: A piece of its code, which occurs once.
+    after: The wrong code.
+    tests: The test files that should catch it.
+  """
+
+  path: str
+  before: str
+  after: str
+  tests: tuple[str, ...]
+
+
+def _of(path, tests, *changes):
+  return [Mutation(path, *change, tuple(tests.split())) for change in changes]
+
+
+MUTATIONS = [
+  *_of(
+    'tff_ocs/probabilities.py',
+    'tests/test_probabilities.py',
+    ('factors > 1 + tolerance', 'factors > 1'),
+    ('np.minimum(factors * p, 1.0)', 'factors * p'),
+    ('odds_against = (1 - p) / p', 'odds_against = 1 / p'),
+  ),
+  *_of(
+    'tff_ocs/schemes.py',
+    'tests/test_schemes.py tests/test_availability.py',
+    ('tf.minimum(m / whole(', 'tf.maximum(m / whole('),
+    ('num_below_1 * ascending <= sums', 'num_below_1 * ascending < sums'),
+    ('lambda: thresholds[-1]', 'lambda: thresholds[0]'),
+    ('num_clients <= expected_clients,', 'num_clients < expected_clients,'),
+    ("client['available'], p < 1)", "client['available'], p <= 1)"),
+    ('factor > 1 + CALIBRATION_TOLERANCE', 'factor > 1'),
+    ('tf.where(p < 1, tf.minimum(factor * p, 1.0), p)', 'factor * p'),
+    ("whole(totals['clients']) <= m)", "whole(totals['clients']) < m)"),
+    ("totals['clients'] - below_1['clients']", "totals['clients']"),
+    ('return 1 + 2 * num_iterations', 'return 2 * num_iterations'),
+    ("tf.cast(client['available'], tf.float64),\n  )", '1.0 + 0.0,\n  )'),
+  ),
+  *_of(
+    'tff_ocs/aggregator.py',
+    'tests/test_aggregator.py tests/test_availability.py',
+    ("tf.cast(prepared['weight'], tf.float64) / p", 'p * 1.0'),
+    ("scale /= tf.cast(prepared['q'], tf.float64)", 'scale /= 1.0'),
+    ('coin.toss(client) < p', 'coin.toss(client) > p'),
+    ('valid = wide >= 0', 'valid = wide >= -1e9'),
+    (
+      'tf.cast(weight, tf.int64)',
+      'tf.cast(tf.cast(weight, tf.int32), tf.int64)',
+    ),
+    ('own_precision > 1e-20', 'own_precision > -1.0'),
+    ('return tf.cond(sends, scaled, zeros)', 'return scaled()'),
+    ('tf.clip_by_value(p, 0.0, 1.0)', 'p'),
+    (
+      "prepared['finite'], tf.math.is_finite(scaled_norm)",
+      "prepared['finite']," * 2,
+    ),
+    (
+      'tf.math.divide_no_nan(x, tf.cast(total_weight, x.dtype))',
+      'x / tf.cast(total_weight, x.dtype)',
+    ),
+  ),
+  *_of(
+    'tff_ocs/coins.py',
+    'tests/test_aggregator.py tests/test_availability.py',
+    (
+      'return tf.random.uniform([], dtype=tf.float64)',
+      'return tf.random.uniform([], seed=1, dtype=tf.float64)',
+    ),
+    ('return tff.federated_map(_add_one, state)', 'return state'),
+    ("[client['value'], client['weight']]", "[client['value']]"),
+    (
+      'stateless_uniform([], coin_seed, dtype=tf.float64)',
+      'stateless_uniform([], coin_seed)',
+    ),
+    ('tf.logical_and(q > 0, q <= 1)', 'q <= 1'),
+  ),
+  *_of(
+    'tff_ocs/measurements.py',
+    'tests/test_aggregator.py tests/test_availability.py',
+    (
+      'p_as_computed >= 0, p_as_computed <= 1',
+      'p_as_computed >= 0, p_as_computed >= 0',
+    ),
+    ("cohort_size=number['available']", "cohort_size=number['clients']"),
+  ),
+  *_of(
+    'tff_ocs/simple_fedavg.py',
+    'tests/test_simple_fedavg.py tests/test_availability.py',
+    (
+      'tf.argsort(\n    tf.random.stateless_uniform([num_epochs',
+      'tf.sort(\n    tf.random.stateless_uniform([num_epochs',
+    ),
+    (
+      'losses + count * tf.cast(loss, tf.float32)',
+      'losses + tf.cast(loss, tf.float32)',
+    ),
+    ('loss_scale = learning_rate', 'loss_scale = 1.0'),
+    ('stateless_fold_in(seed, 1)', 'stateless_fold_in(seed, 0)'),
+  ),
+  *_of(
+    'tff_ocs/records/metrics.py',
+    'tests/records tests/experiments/runs/test_faults.py',
+    ("text[: text.rfind('\\n') + 1]", 'text'),
+    ("decode('utf-8-sig')", "decode('utf-8')"),
+    ('if len(row) != len(names):', 'if len(row) > len(names):'),
+  ),
+  *_of(
+    'tff_ocs/records/settings.py',
+    'tests/records tests/experiments/campaigns',
+    (
+      'return isinstance(one, bool) == isinstance(other, bool) and one == other',
+      'return one == other',
+    ),
+    ('{**_UNLESS_GIVEN, **asked}', 'asked'),
+  ),
+  *_of(
+    'tff_ocs/records/files.py',
+    'tests/records tests/experiments/runs/test_faults.py',
+    ('lock.acquire(timeout=0)', 'lock'),
+    ('    partial.replace(path)\n', '    pass\n'),
+  ),
+  *_of(
+    'experiments/runs/checkpoints.py',
+    'tests/experiments/runs/test_faults.py tests/experiments/runs/test_resume.py',
+    ('return progress, version + 1', 'return progress, version'),
+    ('if version >= round_num:', 'if version > round_num:'),
+    ('keep_total=2', 'keep_total=1'),
+  ),
+  *_of(
+    'experiments/runs/run_folder.py',
+    'tests/experiments/runs/test_faults.py tests/experiments/runs/test_resume.py tests/experiments/runs/test_experiment.py',
+    ('if is_missing and self.checkpoints.are_there:', 'if False:'),
+    ('if self.is_finished and not self._overwrite:', 'if False:'),
+  ),
+  *_of(
+    'experiments/runs/training.py',
+    'tests/experiments/runs/test_resume.py tests/experiments/runs/test_experiment.py',
+    ('random_seed=seed', 'random_seed=None'),
+    (
+      'progress.state, int(progress.cumulative_uplink_bits), next_round',
+      'progress.state, 0, next_round',
+    ),
+  ),
+  *_of(
+    'experiments/campaigns/jobs.py',
+    'tests/experiments/campaigns',
+    ('failures[job] > _MAX_RETRIES', 'failures[job] > 0'),
+    ('losses[job] > _MAX_LOSSES', 'losses[job] > _MAX_RETRIES'),
+    (
+      "reason.startswith('error: ')\n            and not",
+      "reason.startswith('error: ')\n            and",
+    ),
+  ),
+]
+
+
+def find_problems() -> list[str]:
+  """Returns a line for each mutation whose code does not occur once."""
+  problems = []
+  for mutation in MUTATIONS:
+    count = (ROOT / mutation.path).read_text().count(mutation.before)
+    if count != 1:
+      problems.append(f'{mutation.path}: {mutation.before!r} occurs {count} x')
+  return problems
+
+
+def _is_caught(mutation: Mutation) -> bool:
+  """Runs the tests on a copy of the committed tree with the fault."""
+  with tempfile.TemporaryDirectory() as folder:
+    subprocess.run(
+      f'git archive HEAD | tar -x -C {folder}', shell=True, check=True, cwd=ROOT
+    )
+    path = pathlib.Path(folder) / mutation.path
+    path.write_text(path.read_text().replace(mutation.before, mutation.after))
+    result = subprocess.run(
+      [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider']
+      + list(mutation.tests),
+      cwd=folder,
+      env={**os.environ, 'PYTHONPATH': folder},
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+  return result.returncode == 1  # Tests ran, and at least one failed.
+
+
+def main():
+  problems = find_problems()
+  if problems:
+    sys.exit('\n'.join(problems))
+  with concurrent.futures.ThreadPoolExecutor(_PARALLEL) as pool:
+    all_caught = list(pool.map(_is_caught, MUTATIONS))
+  for mutation, caught in zip(MUTATIONS, all_caught):
+    verdict = 'caught' if caught else 'SURVIVED'
+    print(
+      f'{verdict:9}{mutation.path}: {mutation.before!r} -> {mutation.after!r}'
+    )
+  print(f'{sum(all_caught)} of {len(MUTATIONS)} caught')
+  sys.exit(not all(all_caught))
+
+
+if __name__ == '__main__':
+  main()
