@@ -7,6 +7,7 @@ from typing import Any
 from typing import Optional
 from typing import Protocol
 
+import grpc
 import tensorflow_federated as tff
 
 from tff_ocs.runtime import channels
@@ -189,7 +190,7 @@ class RemoteWorker:
 
 
 class _Stub(tff.framework.RemoteExecutorGrpcStub):
-  """A stub whose values may be deleted after its channel was closed.
+  """A stub whose values may be deleted after their worker was lost.
 
   TFF disposes of values when they are garbage collected, which can be after
   their worker was lost. The error would be printed with a traceback.
@@ -198,7 +199,8 @@ class _Stub(tff.framework.RemoteExecutorGrpcStub):
   def dispose(self, request):
     try:
       return super().dispose(request)
-    except ValueError:  # The channel is closed.
+    except (ValueError, grpc.RpcError):
+      # The channel is closed, or nobody answers any more.
       return None
 
 
