@@ -5,6 +5,7 @@ SIGTERM, SIGKILL): the kernel sees to it. This module imports neither TensorFlow
 nor TFF.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import importlib.util
@@ -18,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import Any
 from typing import Optional
 
 from absl import logging
@@ -95,28 +95,32 @@ class WorkerProcess:
     )
     self.channel = channels.create_channel(f'{loopback.ADDRESS}:{port}')
 
-  @property
-  def is_running(self) -> bool:
-    """Whether the process has not ended."""
-    return self._process.poll() is None
+  def wait(self, timeout: Optional[float] = None) -> bool:
+    """Waits for the end of the process, for at most `timeout` seconds.
 
-  def wait(self, timeout: Optional[float] = None) -> None:
-    """Waits until the process has ended, for at most `timeout` seconds."""
+    Returns:
+      Whether the process has ended.
+    """
     with contextlib.suppress(subprocess.TimeoutExpired):
       self._process.wait(timeout)
+    return self._process.returncode is not None
 
   def wait_until_ready(self) -> None:
-    """Waits until the worker answers.
+    """Waits until the worker answers; ends it if that fails.
 
     Raises:
       WorkerError: If the worker ends or does not answer in time.
     """
-    channels.wait_until_ready(self.channel, self.check_start)
+    try:
+      channels.wait_until_ready(self.channel, self.check_start)
+    except BaseException:
+      self.close()
+      raise
 
   def check_start(self) -> None:
     """Raises a `WorkerError` if the start has failed or takes too long."""
     self._check()
-    if not self.is_running:
+    if self.wait(0):
       raise WorkerError(
         f'The TFF worker process could not start: it {self.describe_end()}'
       )
@@ -136,9 +140,8 @@ class WorkerProcess:
 
   def describe_end(self) -> str:
     """Says how the process ended, as the rest of a sentence."""
-    return (
-      f'ended with exit status {self._process.returncode}.{self.read_log()}'
-    )
+    status = self._process.returncode
+    return f'ended with exit status {status}.{self.read_log()}'
 
   def read_log(self) -> str:
     """Returns the end of the worker's output, if any, as a sentence."""
@@ -188,11 +191,10 @@ def start_on_loopback(
 def start_on_free_port(
   *, start_timeout: float, check: Callable[[], None]
 ) -> WorkerProcess:
-  """Starts a worker on a free port and waits until it listens.
+  """Starts a worker on a free port and waits until it answers.
 
   The worker listens on 127.0.0.1 alone. Where the kernel does not let it be
-  confined it listens on all interfaces, which the first worker logs a warning
-  of.
+  confined, it listens on all interfaces, and a warning is logged once.
 
   Args:
     start_timeout: How long the worker may take to answer, in seconds.
@@ -202,24 +204,27 @@ def start_on_free_port(
     The process.
 
   Raises:
-    WorkerError: If the worker cannot be started or does not listen in time, or
+    WorkerError: If the worker cannot be started or does not answer in time, or
       this host cannot connect to itself.
   """
   try:
     listener = loopback.create_listener()
   except OSError as error:
-    raise _create_loopback_error(error) from error
+    raise WorkerError(
+      f'A program on this host cannot connect to {loopback.ADDRESS}'
+      f' ({error.strerror or error}), where the TFF worker would listen; is the'
+      ' loopback interface up (`ip link set lo up`)?'
+    ) from error
   with listener:
     try:
-      loopback.check_connection(listener)
-    except OSError as error:
-      raise _create_loopback_error(error) from error
-    try:
-      return start_on_loopback(
+      process = start_on_loopback(
         listener, start_timeout=start_timeout, check=check
       )
     except loopback.ConfinementError as error:
       _warn_of_open_ports(str(error))
+    else:
+      process.wait_until_ready()
+      return process
   # Keeps a port free for the worker, which shares it (SO_REUSEPORT).
   with socket.socket() as holder:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -227,20 +232,8 @@ def start_on_free_port(
     process = WorkerProcess(
       holder.getsockname()[1], start_timeout=start_timeout, check=check
     )
-    try:
-      process.wait_until_ready()
-    except BaseException:
-      process.close()
-      raise
+    process.wait_until_ready()
     return process
-
-
-def _create_loopback_error(error: OSError) -> WorkerError:
-  return WorkerError(
-    f'A program on this host cannot connect to {loopback.ADDRESS}'
-    f' ({error.strerror or error}), where the TFF worker would listen; is the'
-    ' loopback interface up (`ip link set lo up`)?'
-  )
 
 
 @functools.cache  # One warning in a process.
@@ -303,23 +296,19 @@ def _start_from_lasting_thread(
   The kernel's parent-death signal comes when the *thread* that started the
   process ends, and the caller's thread may be a short-lived one.
   """
-  started = threading.Event()
-  result: dict[str, Any] = {}
+  started: concurrent.futures.Future = concurrent.futures.Future()
 
   def run():
     try:
-      result['process'] = subprocess.Popen(command, **kwargs)
+      process = subprocess.Popen(command, **kwargs)
     except Exception as error:
-      result['error'] = error
-    started.set()
-    if 'process' in result:
-      result['process'].wait()
+      started.set_exception(WorkerError(f'Could not start a process: {error}'))
+    else:
+      started.set_result(process)
+      process.wait()
 
   threading.Thread(target=run, name='tff-worker-keeper', daemon=True).start()
-  started.wait()
-  if 'error' in result:
-    raise WorkerError(f'Could not start a process: {result["error"]}')
-  return result['process']
+  return started.result()
 
 
 def threads_per_client() -> int:
