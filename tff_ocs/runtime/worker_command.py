@@ -66,7 +66,7 @@ def _start_confined(port):
   _print_notice(port, f'the users of this host, at {loopback.ADDRESS}')
   with listener:
     try:
-      return worker_process.start_on_loopback(listener)
+      return worker_process.WorkerProcess(port, listener=listener)
     except loopback.ConfinementError as error:
       raise OSError(
         f'This system does not let the worker be confined to'

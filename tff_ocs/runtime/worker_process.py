@@ -45,20 +45,23 @@ class WorkerProcess:
     self,
     port: int,
     *,
+    listener: Optional[socket.socket] = None,
     start_timeout: float = START_TIMEOUT_SECONDS,
     check: Callable[[], None] = lambda: None,
-    launcher_socket: Optional[socket.socket] = None,
   ):
     """Starts the process.
 
     Args:
       port: The port that the worker will listen on.
+      listener: A socket that listens on this port of 127.0.0.1. The worker gets
+        a copy and listens by nothing else. With `None` it listens on all
+        interfaces.
       start_timeout: How long the worker may take to answer, in seconds.
       check: Called again and again during the start; may raise an exception.
-      launcher_socket: What the launcher sends the notifier of listen() to, or
-        `None` if the worker may listen by itself.
 
     Raises:
+      loopback.ConfinementError: If the kernel does not let the worker listen by
+        `listener` alone. Nothing is left of the process then.
       WorkerError: If the process cannot be started.
     """
     binary = _find_worker_binary()
@@ -71,29 +74,34 @@ class WorkerProcess:
     self._start_timeout = start_timeout
     self._deadline = time.monotonic() + start_timeout
     self._log = tempfile.TemporaryFile()
-    fds = () if launcher_socket is None else (launcher_socket.fileno(),)
-    self._process = _start_from_lasting_thread(
-      [
-        sys.executable,
-        # Nothing from the working directory or the environment.
-        '-IS',
-        launcher.__file__,
-        str(os.getpid()),
-        str(fds[0]) if fds else '-1',
-        str(binary),
-        # A worker with a launcher's socket gets another in place of its own.
-        f'--port={0 if fds else port}',
-        f'--max_concurrent_computation_calls={_count_parallel_clients()}',
-      ],
-      env=create_environment(),
-      stdin=subprocess.DEVNULL,
-      stdout=self._log,
-      stderr=self._log,
-      pass_fds=fds,
-      # Ctrl-C is for this process, which then ends the worker.
-      start_new_session=True,
-    )
-    self.channel = channels.create_channel(f'{loopback.ADDRESS}:{port}')
+    ours, theirs = socket.socketpair()
+    with ours:
+      with theirs:
+        self._process = _start_from_lasting_thread(
+          [
+            sys.executable,
+            # Nothing from the working directory or the environment.
+            '-IS',
+            launcher.__file__,
+            str(os.getpid()),
+            '-1' if listener is None else str(theirs.fileno()),
+            str(binary),
+            # With a listener, this socket is replaced before it listens.
+            f'--port={port if listener is None else 0}',
+            f'--max_concurrent_computation_calls={_count_parallel_clients()}',
+          ],
+          env=create_environment(),
+          stdin=subprocess.DEVNULL,
+          stdout=self._log,
+          stderr=self._log,
+          pass_fds=() if listener is None else (theirs.fileno(),),
+          # Ctrl-C is for this process, which then ends the worker.
+          start_new_session=True,
+        )
+      self.channel = channels.create_channel(f'{loopback.ADDRESS}:{port}')
+      if listener is not None:
+        with self._ending_on_error():
+          loopback.hand_over(listener, ours, self.check_start)
 
   def wait(self, timeout: Optional[float] = None) -> bool:
     """Waits for the end of the process, for at most `timeout` seconds.
@@ -111,8 +119,13 @@ class WorkerProcess:
     Raises:
       WorkerError: If the worker ends or does not answer in time.
     """
-    try:
+    with self._ending_on_error():
       channels.wait_until_ready(self.channel, self.check_start)
+
+  @contextlib.contextmanager
+  def _ending_on_error(self):
+    try:
+      yield
     except BaseException:
       self.close()
       raise
@@ -150,44 +163,6 @@ class WorkerProcess:
     return f' Its output ends with:\n{text[-2000:]}' if text else ''
 
 
-def start_on_loopback(
-  listener: socket.socket,
-  *,
-  start_timeout: float = START_TIMEOUT_SECONDS,
-  check: Callable[[], None] = lambda: None,
-) -> WorkerProcess:
-  """Starts a worker that listens by `listener` and by nothing else.
-
-  Args:
-    listener: A socket that listens on 127.0.0.1. The worker gets a copy.
-    start_timeout: How long the worker may take to answer, in seconds.
-    check: Called again and again during the start; may raise an exception.
-
-  Returns:
-    The process, which has begun to listen.
-
-  Raises:
-    loopback.ConfinementError: If the kernel does not support it or forbids it.
-      Nothing is left of the process then.
-    WorkerError: If the process cannot be started.
-  """
-  ours, theirs = socket.socketpair()
-  with ours:
-    with theirs:
-      process = WorkerProcess(
-        listener.getsockname()[1],
-        start_timeout=start_timeout,
-        check=check,
-        launcher_socket=theirs,
-      )
-    try:
-      loopback.hand_over(listener, ours, process.check_start)
-    except BaseException:
-      process.close()
-      raise
-  return process
-
-
 def start_on_free_port(
   *, start_timeout: float, check: Callable[[], None]
 ) -> WorkerProcess:
@@ -216,9 +191,10 @@ def start_on_free_port(
       ' loopback interface up (`ip link set lo up`)?'
     ) from error
   with listener:
+    port = listener.getsockname()[1]
     try:
-      process = start_on_loopback(
-        listener, start_timeout=start_timeout, check=check
+      process = WorkerProcess(
+        port, listener=listener, start_timeout=start_timeout, check=check
       )
     except loopback.ConfinementError as error:
       _warn_of_open_ports(str(error))
@@ -229,9 +205,8 @@ def start_on_free_port(
   with socket.socket() as holder:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((loopback.ADDRESS, 0))
-    process = WorkerProcess(
-      holder.getsockname()[1], start_timeout=start_timeout, check=check
-    )
+    port = holder.getsockname()[1]
+    process = WorkerProcess(port, start_timeout=start_timeout, check=check)
     process.wait_until_ready()
     return process
 

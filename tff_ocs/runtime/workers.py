@@ -1,12 +1,14 @@
 """Workers as a context uses them: connected when first needed, and again."""
 
 import abc
+import contextlib
 import re
 import threading
 import time
 from typing import Any
 from typing import Optional
 
+import grpc
 import tensorflow_federated as tff
 
 from tff_ocs.runtime import channels
@@ -189,17 +191,16 @@ class RemoteWorker(Worker):
 
 
 class _Stub(tff.framework.RemoteExecutorGrpcStub):
-  """A stub whose values may be deleted after its channel was closed.
+  """A stub whose values may be deleted after their worker was lost.
 
-  TFF disposes of values when they are garbage collected, which can be after
-  their worker was lost. The error would be printed with a traceback.
+  TFF disposes of values when they are garbage collected. An error would be
+  printed with a traceback.
   """
 
   def dispose(self, request):
-    try:
-      return super().dispose(request)
-    except ValueError:  # The channel is closed.
-      return None
+    # A closed channel raises a ValueError.
+    with contextlib.suppress(ValueError, grpc.RpcError):
+      super().dispose(request)
 
 
 def create_left_error() -> WorkerError:
