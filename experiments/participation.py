@@ -123,7 +123,7 @@ def build_job(
     name += f'_m{expected_clients}'
   return job_lib.Job(
     f'{name}_seed{seed}',
-    run.binary,
+    run.program,
     (*run.flags, *extra_flags, f'--seed={seed}'),
   )
 

@@ -101,7 +101,7 @@ def build_jobs(
   return [
     job_lib.Job(
       f'{run.name}_seed{seed}',
-      run.binary,
+      run.program,
       (*run.flags, *extra_flags, f'--seed={seed}'),
     )
     for seed in range(repeats)

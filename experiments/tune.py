@@ -47,7 +47,7 @@ from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
-# By binary. The paper gives no grid for CIFAR100; its two choices lie within
+# By program. The paper gives no grid for CIFAR100; its two choices lie within
 # this one.
 _GRIDS = {
   'femnist': (2**-1, 2**-2, 2**-3, 2**-4, 2**-5),
@@ -402,7 +402,7 @@ def build_jobs(
   return [
     job_lib.Job(
       f'{run.name}_lr{step_size:g}_seed{seed}',
-      run.binary,
+      run.program,
       (
         *run.flags,
         *extra_flags,
@@ -433,7 +433,7 @@ def main(argv):
     if values.grid:
       grid = [float(value) for value in values.grid]
     else:
-      grid = _GRIDS[paper_run_list[0].binary]
+      grid = _GRIDS[paper_run_list[0].program]
     first_jobs = build_jobs(paper_run_list, grid, values.repeats, extra_flags)
     if values.dry_run:
       for job in first_jobs:

@@ -243,7 +243,7 @@ def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
   """
   first_jobs = {}
   for job in jobs:
-    first_jobs.setdefault(job.binary, job)
+    first_jobs.setdefault(job.program, job)
   for job in first_jobs.values():
     result = subprocess.run(
       [*job.command('.'), '--only_check_args'],
@@ -258,4 +258,4 @@ def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
       reason = (
         message.group(1) if message else result.stdout.strip().split('\n')[-1]
       )
-      raise job_lib.JobError(f'experiments.{job.binary}: {reason}')
+      raise job_lib.JobError(f'experiments.{job.program}: {reason}')

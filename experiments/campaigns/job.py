@@ -23,13 +23,13 @@ class Job(NamedTuple):
 
   Attributes:
     name: The name of the run's folder.
-    binary: The module of `experiments`: 'femnist', 'shakespeare', 'cifar100'.
+    program: The module of `experiments`: 'femnist', 'shakespeare', 'cifar100'.
     flags: The flags, each '--name=value'. If a name is given twice, the last
       value counts. The total rounds must be among them.
   """
 
   name: str
-  binary: str
+  program: str
   flags: tuple[str, ...]
 
   def command(self, output_dir: Union[str, os.PathLike]) -> list[str]:
@@ -44,7 +44,7 @@ class Job(NamedTuple):
     return [
       sys.executable,
       '-m',
-      f'experiments.{self.binary}',
+      f'experiments.{self.program}',
       *(f'--{name}={value}' for name, value in self.values.items()),
       f'--run_name={self.name}',
       f'--output_dir={output_dir}',

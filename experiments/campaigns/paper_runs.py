@@ -29,12 +29,12 @@ class PaperRun(NamedTuple):
   Attributes:
     name: The experiment, the sampling and m, 'femnist_1_aocs_m3'; with an n
       that is not the paper's, 'femnist_1_n16_aocs_m3'.
-    binary: The module of `experiments` that runs it, 'femnist'.
+    program: The module of `experiments` that runs it, 'femnist'.
     flags: The flags, '--sampling=aocs' and so on.
   """
 
   name: str
-  binary: str
+  program: str
   flags: tuple[str, ...]
 
 

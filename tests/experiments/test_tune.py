@@ -296,7 +296,7 @@ def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
     for step_sizes in ([0.25, 0.125], [0.5])
   ]
   added = started[1][3]
-  assert added.binary == 'femnist'
+  assert added.program == 'femnist'
   assert added.values == {
     **job_lib.Job(*PAPER_RUNS[1]).values,
     'data_source': 'synthetic',
@@ -348,7 +348,7 @@ def test_search_without_end_is_written_and_told(tmp_path, started):
 def test_paper_is_within_the_default_grids():
   for experiment in paper_runs.EXPERIMENTS:
     for run in paper_runs.read(experiment, ['full', 'uniform', 'aocs']):
-      grid = tune._GRIDS[run.binary]
+      grid = tune._GRIDS[run.program]
       values = job_lib.Job(*run).values
       assert float(values['client_learning_rate']) in grid
 

@@ -36,8 +36,8 @@ def test_paper_is_every_file():
 def test_flags_agree_with_the_name():
   for run in paper_runs.read('paper', paper_runs.METHODS):
     job = job_lib.Job(*run)
-    assert job.binary in ('femnist', 'shakespeare', 'cifar100')
-    assert job.name.startswith(job.binary)
+    assert job.program in ('femnist', 'shakespeare', 'cifar100')
+    assert job.name.startswith(job.program)
     assert f'_{job.values["sampling"]}' in job.name
     m = re.search(r'_m(\d+)$', job.name)
     assert (m and m.group(1)) == job.values.get('expected_clients')
