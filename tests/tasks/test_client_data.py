@@ -62,6 +62,7 @@ def test_database_is_read_by_client_and_split(tmp_path):
   np.testing.assert_array_equal(data.examples('b').y, [2, 5])
   np.testing.assert_array_equal(data.examples('a').x, [2])
   np.testing.assert_array_equal(data.read_all().x, [2, 1, 4])
+  np.testing.assert_array_equal(data.read_at_once().x, [1, 2, 4])
 
 
 def test_a_client_is_read_once(tmp_path):

@@ -106,17 +106,14 @@ def use_secure_test_context(
   same clipping and quantisation.
 
   Args:
-    start_timeout: How long to wait for a worker to answer, in seconds.
+    start_timeout: As for `use_local_context`.
 
   Returns:
-    A context manager. It installs the context, a
-    `tff.program.FederatedContext`, for the calling thread.
+    A context manager, as `use_local_context` does.
 
   Raises:
-    ValueError: If `start_timeout` is not above 0. Also raised by a computation
-      that would call a Python function in the worker.
-    WorkerError: By a computation whose worker cannot be started, or dies each
-      time.
+    ValueError: As for `use_local_context`.
+    WorkerError: As for `use_local_context`.
   """
 
   def compile_insecurely(computation):

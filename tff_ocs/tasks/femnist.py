@@ -142,7 +142,7 @@ def load_tff(
     pool = unbalance(train, unbalancing)
     s, a, b = unbalancing
     data_name += f', unbalanced (s={s:.3g}, a={a}, b={b})'
-  return task.Task(data_name, build_model(seed), pool, test.read_all())
+  return task.Task(data_name, build_model(seed), pool, test.read_at_once())
 
 
 def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
