@@ -163,6 +163,16 @@ def test_failed_computation_leaves_no_executor_behind(in_worker, created):
     assert [reference() is None for reference in created] == [False, True]
 
 
+@pytest.mark.parametrize('is_closed', [False, True])
+def test_values_of_a_lost_worker_are_disposed_of_in_silence(is_closed):
+  channel = grpc.insecure_channel('127.0.0.1:1')  # Nobody listens there.
+  stub = workers._Stub(channels.UnwatchedChannel(channel))
+  if is_closed:
+    channel.close()
+  stub.dispose(executor_pb2.DisposeRequest())
+  channel.close()
+
+
 # Python functions.
 
 
