@@ -84,8 +84,7 @@ def plot_improvement(
     if any(len(group.runs) > 1 for group in groups):
       caption += ' Bands: standard deviation over seeds.'
     panels.add_caption(fig, caption)
-    for path in paths:
-      panels.save(fig, path)
+    panels.save(fig, paths)
 
 
 def _label(group):

@@ -94,10 +94,7 @@ def plot_panels(
             for run, curve in zip(of_method, of_seeds)
           ]
         draw_with_band(
-          axis,
-          curves.average(of_seeds),
-          label=label,
-          **looks[methods[label]],
+          axis, curves.average(of_seeds), label=label, **looks[methods[label]]
         )
       if is_by_bits:
         _format_bits(axis, unit)
@@ -113,8 +110,7 @@ def plot_panels(
     lines = {line.get_label(): line for line in all_axes[0].lines}
     add_legend(fig, {lines[label]: methods[label] for label in methods})
     add_caption(fig, caption)
-    for path in paths:
-      save(fig, path)
+    save(fig, paths)
 
 
 def line_looks(
@@ -214,19 +210,12 @@ def add_caption(fig: figure.Figure, caption: str) -> None:
   fig.supxlabel('\n'.join(lines))
 
 
-def save(fig: figure.Figure, path: Union[str, os.PathLike]) -> None:
-  """Writes a figure; the same figure gives the same file.
-
-  Args:
-    fig: The figure.
-    path: Where; the ending decides the format.
-
-  Raises:
-    OSError: If it cannot be written.
-  """
-  is_pdf = pathlib.Path(path).suffix == '.pdf'
-  with files.replacing(path) as partial:
-    fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
+def save(fig: figure.Figure, paths: Sequence[Union[str, os.PathLike]]) -> None:
+  """Writes a figure; the same figure gives the same files."""
+  for path in paths:
+    is_pdf = pathlib.Path(path).suffix == '.pdf'
+    with files.replacing(path) as partial:
+      fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
 
 
 def _curve(run, column, best_so_far):

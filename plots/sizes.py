@@ -182,5 +182,4 @@ def plot_sizes(sizes: Sizes, paths: Sequence[Union[str, os.PathLike]]) -> None:
       )
     axes[0].set_ylabel('Clients')
     panels.add_caption(fig, sizes.caption)
-    for path in paths:
-      panels.save(fig, path)
+    panels.save(fig, paths)

@@ -23,7 +23,6 @@ from plots import inputs
 from plots import tables
 from programs import entry
 from programs import paths
-from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
@@ -91,10 +90,7 @@ def write_summary(
       return
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    with files.replacing(folder / 'summary.md') as path:
-      path.write_text(text, encoding='utf-8')
-    with files.replacing(folder / 'summary.csv') as path:
-      table.to_csv(path, index=False, lineterminator='\n')
+    tables.write(folder / 'summary', table, text)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 

@@ -248,8 +248,7 @@ def _format_log(axis):
 def _finish(fig, methods, caption, paths):
   panels.add_legend(fig, methods)
   panels.add_caption(fig, caption)
-  for path in paths:
-    panels.save(fig, path)
+  panels.save(fig, paths)
 
 
 def draw(results_dir: str, output_dir: str) -> None:

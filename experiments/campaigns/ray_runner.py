@@ -61,12 +61,7 @@ class RayRunner:
     _settle_replacements(output_dir)
     _join(address)
     # They are sent with the task, so that Ray's process can use them.
-    for module in (
-      job_lib,
-      local_runner,
-      run_progress,
-      sys.modules[__name__],
-    ):
+    for module in (job_lib, local_runner, run_progress, sys.modules[__name__]):
       ray.cloudpickle.register_pickle_by_value(module)
     of_nodes = [
       int(node['Resources'].get('CPU', 0))

@@ -43,13 +43,7 @@ from tff_ocs.records import weights as weights_lib
 # All that a run writes, except `config.json`: without it, the rest that an
 # interrupted removal leaves would not be recognised as a run's. The weights,
 # which mean that the run is finished, come first.
-_WRITTEN = (
-  'weights*.npz',
-  'checkpoints',
-  'events',
-  'log.txt',
-  'metrics.*csv*',
-)
+_WRITTEN = ('weights*.npz', 'checkpoints', 'events', 'log.txt', 'metrics.*csv*')
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',
@@ -140,9 +134,7 @@ class RunFolder:
       )
 
   def start(
-    self,
-    settings: settings_lib.Settings,
-    worker_address: Optional[str] = None,
+    self, settings: settings_lib.Settings, worker_address: Optional[str] = None
   ) -> None:
     """Locks the folder and writes `config.json`, or continues a former run.
 

@@ -186,26 +186,22 @@ def test_early_non_finite_updates_are_no_divergence():
   assert not tune.read_outcome(0.5, [run]).diverged
 
 
-MADE_UP = [
-  tune.Tuned(
-    runs.Method('full'),
-    0.25,
-    [
+FULL_METHOD, UNIFORM = runs.Method('full'), runs.Method('uniform', 3.0)
+MADE_UP = tune.tabulate(
+  {
+    FULL_METHOD: [
       outcome(0.25, 0.5, 0.7, losses=(1.0, 2.0)),
       outcome(0.5, 0.8, 0.8, losses=(1.0, 1.0)),
       outcome(1, 0.9, 0.9, diverged=True),
     ],
-  ),
-  tune.Tuned(
-    runs.Method('uniform', 3.0),
-    0.03,
-    [outcome(0.25, 0.6, 0.6), outcome(0.5, 0.5, 0.5)],
-  ),
-]
+    UNIFORM: [outcome(0.25, 0.6, 0.6), outcome(0.5, 0.5, 0.5)],
+  }
+)
+PUBLISHED = {FULL_METHOD: 0.25, UNIFORM: 0.03}
 
 
 def test_table():
-  text = tune.format_markdown(MADE_UP, 'Made-up numbers.')
+  text = tune.format_markdown(MADE_UP, PUBLISHED, 'Made-up numbers.')
   assert text.splitlines() == [
     '**Made-up numbers.**',
     '',
@@ -217,7 +213,7 @@ def test_table():
 
 
 def test_all_files_are_written_whole(tmp_path):
-  tune.write_results(tmp_path, MADE_UP, 'Made-up numbers.')
+  tune.write_results(tmp_path, MADE_UP, PUBLISHED, 'Made-up numbers.')
   assert {path.name for path in tmp_path.iterdir()} == {
     f'tuning.{ending}' for ending in ('csv', 'md', 'png', 'pdf')
   }
@@ -269,7 +265,7 @@ def started(monkeypatch, tmp_path):
       )
     return []
 
-  monkeypatch.setattr(tune.jobs, 'run_jobs', run_jobs)
+  monkeypatch.setattr(jobs, 'run_jobs', run_jobs)
   return started
 
 
@@ -317,7 +313,7 @@ def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
 
 def test_failed_runs_end_the_search(tmp_path, monkeypatch):
   monkeypatch.setattr(
-    tune.jobs,
+    jobs,
     'run_jobs',
     lambda all_jobs, **unused_kwargs: [
       job_lib.FailedJob(all_jobs[1], 'no memory', pathlib.Path('some.log'))
@@ -326,7 +322,7 @@ def test_failed_runs_end_the_search(tmp_path, monkeypatch):
   with pytest.raises(SystemExit) as raised:
     tune.tune(PAPER_RUNS, GRID, repeats=1, extra_flags=[], output_dir=tmp_path)
   assert raised.value.code == (
-    'error: runs failed, so the search ends:\n'
+    'error: runs failed:\n'
     'femnist_1_full_lr0.25_seed0 failed: no memory\n  log: some.log'
   )
   assert not list(tmp_path.iterdir())
