@@ -178,8 +178,7 @@ class Theorem17(Theorem):
 
   def step_limit(self, gamma):
     return min(
-      1 / (2 + self._slope),
-      gamma / (1 + self._w * (1 + self._slope)),
+      1 / (2 + self._slope), gamma / (1 + self._w * (1 + self._slope))
     ) / (8 * self._l)
 
   def global_step_size(self, gamma):

@@ -62,9 +62,7 @@ def scheme_probabilities(
     p = probabilities.uniform_probabilities(norms.shape[-1], expected_clients)
     return np.broadcast_to(p, norms.shape)
   return probabilities.batch_probabilities(
-    norms,
-    expected_clients,
-    _AOCS_ITERATIONS if sampling == 'aocs' else None,
+    norms, expected_clients, _AOCS_ITERATIONS if sampling == 'aocs' else None
   )
 
 
