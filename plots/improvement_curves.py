@@ -42,13 +42,6 @@ def plot_improvement(
 
   A line is the mean over the seeds of the running means over ten rounds. A band
   reaches one standard deviation over the seeds up and down.
-
-  Args:
-    groups: The groups, at least one, as `select` gives them.
-    paths: Where to write the figure; the endings decide the formats.
-
-  Raises:
-    OSError: If the figure cannot be written.
   """
   experiments = list(dict.fromkeys(group.experiment for group in groups))
   with style.context(panels.STYLE):

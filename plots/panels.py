@@ -156,14 +156,7 @@ def family(method: runs.Method) -> str:
 
 
 def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
-  """Draws a mean over seeds, and a band of one standard deviation around it.
-
-  Args:
-    axis: The axes.
-    curve: As of `curves.average`.
-    color: The colour of both.
-    **look: Further arguments of `Axes.plot`.
-  """
+  """Draws a mean over seeds, and a band of one standard deviation around it."""
   axis.plot(curve.index, curve['mean'], color=color, **look)
   if curve['std'].any():
     axis.fill_between(
@@ -198,12 +191,7 @@ def add_legend(
 
 
 def add_caption(fig: figure.Figure, caption: str) -> None:
-  """Adds the line below the figure.
-
-  Args:
-    fig: The figure.
-    caption: The line; broken where it is too long, and the figure grows.
-  """
+  """Adds the line below the figure."""
   width = round(_CHARACTERS_PER_INCH * fig.get_figwidth())
   lines = textwrap.wrap(caption, width)
   fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_LINE * (len(lines) - 1))

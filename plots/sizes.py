@@ -145,15 +145,7 @@ def _check_same_data(group, of_set):
 
 
 def plot_sizes(sizes: Sizes, paths: Sequence[Union[str, os.PathLike]]) -> None:
-  """Draws a histogram for each of the sets.
-
-  Args:
-    sizes: The sizes.
-    paths: Where to write the figure; the endings decide the formats.
-
-  Raises:
-    OSError: If the figure cannot be written.
-  """
+  """Draws a histogram for each of the sets."""
   largest = max(of_set.max() for of_set in sizes.of_set.values())
   width = max(1, round(largest / _NUM_BINS))
   bins = np.arange(0.5, largest + width + 0.5, width)

@@ -43,16 +43,7 @@ class RayRunner:
   """Runs jobs on a Ray cluster."""
 
   def __init__(self, output_dir: pathlib.Path, address: str):
-    """Joins the cluster.
-
-    Args:
-      output_dir: The folder of the runs' folders.
-      address: 'auto', or 'HOST' or 'HOST:PORT' of the head of a cluster that
-        this machine is a node of.
-
-    Raises:
-      JobError: If there is no such cluster.
-    """
+    """Joins the cluster."""
     self._output_dir = output_dir
     self._stack = contextlib.ExitStack()
     self._tasks = {}
@@ -97,14 +88,7 @@ class RayRunner:
     self._tasks[task] = job
 
   def count_rounds(self, job: job_lib.Job) -> int:
-    """The number of rounds that a job has finished, as far as is known here.
-
-    Args:
-      job: The job.
-
-    Returns:
-      The number.
-    """
+    """The number of rounds that a job has finished, as far as is known here."""
     return self._rounds.get(job.name, 0)
 
   def wait(self) -> list[job_lib.Ended]:

@@ -21,15 +21,7 @@ from tff_ocs.tasks import task as task_lib
 
 
 def check_cohort(task: task_lib.Task, clients_per_round: int) -> None:
-  """Checks that the pool is large enough for the cohort.
-
-  Args:
-    task: The task, with the pool.
-    clients_per_round: The size n of the cohort.
-
-  Raises:
-    ValueError: If the pool has fewer clients.
-  """
+  """Checks that the pool is large enough for the cohort."""
   pool_size = len(task.train.client_ids)
   if clients_per_round > pool_size:
     raise ValueError(
