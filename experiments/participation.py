@@ -51,13 +51,7 @@ def main(argv):
   }
   all_jobs = [job for of_seed in zip(*jobs_of.values()) for job in of_seed]
   campaign.check_or_print(all_jobs, values, extra_flags)
-  campaign.run_all(
-    all_jobs,
-    output_dir=values.output_dir,
-    name='participation',
-    parallel=values.parallel,
-    ray_address=values.ray_address,
-  )
+  campaign.run_all(all_jobs, values, name='participation')
   output_dir = pathlib.Path(values.output_dir)
   table = tabulate(
     {

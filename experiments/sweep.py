@@ -18,7 +18,6 @@ from absl import flags
 from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
-from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
 from programs import definer
 
@@ -34,13 +33,7 @@ def main(argv):
     campaign_flags.read_runs(values), values.repeats, extra_flags
   )
   campaign.check_or_print(all_jobs, values, extra_flags)
-  failed = jobs.run_jobs(
-    all_jobs,
-    output_dir=values.output_dir,
-    name=values.experiment,
-    parallel=values.parallel,
-    ray_address=values.ray_address,
-  )
+  failed = campaign.run_jobs(all_jobs, values, name=values.experiment)
   _report(
     f'{len(all_jobs) - len(failed)} of {len(all_jobs)} runs are finished:'
     f' {values.output_dir}'

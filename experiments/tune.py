@@ -21,7 +21,6 @@ are written below --output_dir. Finished runs are not repeated.
 """
 
 import math
-import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 from typing import Optional
-from typing import Union
 
 import numpy as np
 import pandas as pd
@@ -233,14 +231,10 @@ def write_results(
 
 
 def tune(
+  values: flags.FlagValues,
   paper_run_list: Sequence[job_lib.Job],
   grid: Sequence[float],
-  *,
-  repeats: int,
   extra_flags: Sequence[str],
-  output_dir: Union[str, os.PathLike],
-  parallel: Optional[int] = None,
-  ray_address: Optional[str] = None,
 ) -> None:
   """Searches, prints the table and writes all files.
 
@@ -248,20 +242,17 @@ def tune(
   is still the last one after 10 extensions of the grid.
 
   Args:
+    values: The program's flags.
     paper_run_list: The runs of one experiment whose step sizes are searched
       for.
     grid: The step sizes to begin with, at least two.
-    repeats: The number of seeds.
     extra_flags: Flags for each run.
-    output_dir: The folder of the runs and the results.
-    parallel: As for `jobs.run_jobs`.
-    ray_address: As for `jobs.run_jobs`.
   """
-  output_dir = pathlib.Path(output_dir)
+  output_dir = pathlib.Path(values.output_dir)
   by_name = {run.name: run for run in paper_run_list}
 
   def jobs_of(name, step_size):
-    return build_jobs([by_name[name]], [step_size], repeats, extra_flags)
+    return build_jobs([by_name[name]], [step_size], values.repeats, extra_flags)
 
   def read_runs(name, step_size):
     return [
@@ -271,10 +262,8 @@ def tune(
   def evaluate(pending):
     campaign.run_all(
       [job for name_and_step in pending for job in jobs_of(*name_and_step)],
-      output_dir=output_dir,
+      values,
       name='tune',
-      parallel=parallel,
-      ray_address=ray_address,
     )
     return [
       read_outcome(step_size, read_runs(name, step_size))
@@ -289,7 +278,7 @@ def tune(
     published[group.method] = float(of_paper)
   caption = (
     f'{group.experiment} {group.settings["total_rounds"]} rounds,'
-    f' {campaign.describe_seeds(repeats)}'
+    f' {campaign.describe_seeds(values.repeats)}'
   )
   table = tabulate(outcomes)
   print(format_markdown(table, published, caption))
@@ -342,15 +331,7 @@ def main(argv):
     values,
     extra_flags,
   )
-  tune(
-    paper_run_list,
-    grid,
-    repeats=values.repeats,
-    extra_flags=extra_flags,
-    output_dir=values.output_dir,
-    parallel=values.parallel,
-    ray_address=values.ray_address,
-  )
+  tune(values, paper_run_list, grid, extra_flags)
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:

@@ -51,9 +51,24 @@ def check_or_print(
     campaign_flags.check_extra_flags(all_jobs)
 
 
-def run_all(all_jobs: Sequence[job_lib.Job], **options) -> None:
-  """Runs the jobs as `jobs.run_jobs`; ends the program if some failed."""
-  failed = jobs.run_jobs(all_jobs, **options)
+def run_jobs(
+  all_jobs: Sequence[job_lib.Job], values: flags.FlagValues, name: str
+) -> list[job_lib.FailedJob]:
+  """Calls `jobs.run_jobs` as the flags say."""
+  return jobs.run_jobs(
+    all_jobs,
+    output_dir=values.output_dir,
+    name=name,
+    parallel=values.parallel,
+    ray_address=values.ray_address,
+  )
+
+
+def run_all(
+  all_jobs: Sequence[job_lib.Job], values: flags.FlagValues, name: str
+) -> None:
+  """As `run_jobs`, but ends the program if a job failed."""
+  failed = run_jobs(all_jobs, values, name)
   if failed:
     lines = [failed_job.description for failed_job in failed]
     sys.exit('\n'.join(['error: runs failed:', *lines]))

@@ -252,7 +252,7 @@ def started(monkeypatch, tmp_path):
       values = job.values
       step_size = float(values['client_learning_rate'])
       folder = made_up.write_run(
-        output_dir / job.name,
+        pathlib.Path(output_dir, job.name),
         values['sampling'],
         float(values.get('expected_clients', 0)),
         int(values['seed']),
@@ -273,13 +273,19 @@ PAPER_RUNS = paper_runs.read('femnist_1', ['full', 'uniform'])
 FULL = PAPER_RUNS[:1]
 
 
+def search_in(output_dir, paper_run_list, grid, extra_flags=(), repeats=1):
+  values = linear.parse(
+    tune,
+    '--experiment=femnist_1',
+    f'--output_dir={output_dir}',
+    f'--repeats={repeats}',
+  )
+  tune.tune(values, paper_run_list, grid, extra_flags)
+
+
 def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
-  tune.tune(
-    PAPER_RUNS,
-    [0.25, 0.125],
-    repeats=2,
-    extra_flags=['--data_source=synthetic'],
-    output_dir=tmp_path,
+  search_in(
+    tmp_path, PAPER_RUNS, [0.25, 0.125], ['--data_source=synthetic'], repeats=2
   )
   names = [[job.name for job in wave] for wave in started]
   assert names == [
@@ -320,7 +326,7 @@ def test_failed_runs_end_the_search(tmp_path, monkeypatch):
     ],
   )
   with pytest.raises(SystemExit) as raised:
-    tune.tune(PAPER_RUNS, GRID, repeats=1, extra_flags=[], output_dir=tmp_path)
+    search_in(tmp_path, PAPER_RUNS, GRID)
   assert raised.value.code == (
     'error: runs failed:\n'
     'femnist_1_full_lr0.25_seed0 failed: no memory\n  log: some.log'
@@ -330,13 +336,7 @@ def test_failed_runs_end_the_search(tmp_path, monkeypatch):
 
 def test_search_without_end_is_written_and_told(tmp_path, started):
   with pytest.raises(SystemExit, match='10 extensions .* full participation.$'):
-    tune.tune(
-      FULL,
-      [2.0**-100, 2.0**-101],
-      repeats=1,
-      extra_flags=[],
-      output_dir=tmp_path,
-    )
+    search_in(tmp_path, FULL, [2.0**-100, 2.0**-101])
   assert len(started) == 1 + 10
   assert '**' in (tmp_path / 'tuning.md').read_text()
 
@@ -353,18 +353,17 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(jobs, 'run_jobs', linear.run_jobs)
 
   def run():
-    tune.tune(
+    search_in(
+      tmp_path,
       FULL,
       # The first is too small to learn; the one that is added, 1e38, diverges.
       [1e-40, 0.1],
-      repeats=1,
-      extra_flags=[
+      [
         '--data_source=synthetic',
         '--clients_per_round=4',
         '--total_rounds=5',
         '--rounds_per_eval=5',
       ],
-      output_dir=tmp_path,
     )
     return capsys.readouterr().out
 
