@@ -201,9 +201,9 @@ def _draw(
   """Draws a figure."""
   paths = [output_dir / f'figure_{name}.{ending}' for ending in ('png', 'pdf')]
   if name == '2':
-    of_clients = sizes.find_sizes(groups, cache_dir)
+    of_set, caption = sizes.find_sizes(groups, cache_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    sizes.plot_sizes(of_clients, paths)
+    sizes.plot_sizes(of_set, paths, caption=caption)
     print(paths[0])
     return
   shown = selected[name]

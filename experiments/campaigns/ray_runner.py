@@ -209,33 +209,30 @@ def _run_on_node(
 
 
 def _follow(process, folder, log):
-  rounds, checkpoint = (
-    run_progress.count_rounds(folder),
-    run_progress.newest_checkpoint(folder),
-  )
+  rounds, checkpoint = _progress(folder)
   yield rounds, None, b'', None
   while process.poll() is None:
     # Less often than the results are fetched.
     time.sleep(2 * job_lib.POLL_SECONDS)
-    now = (
-      run_progress.count_rounds(folder),
-      run_progress.newest_checkpoint(folder),
-    )
+    now = _progress(folder)
     if now == (rounds, checkpoint):
       continue
-    files = None
+    files, output = None, b''
     if now[1] not in (None, checkpoint):
       try:
-        files = _read_files(folder, now[1])
+        files, output = _read_files(folder, now[1]), log.read_bytes()
       except FileNotFoundError:  # A newer checkpoint has replaced it.
         continue
     rounds, checkpoint = now
-    yield rounds, files, b'' if files is None else log.read_bytes(), None
-  yield (
+    yield rounds, files, output, None
+  rounds, _ = _progress(folder)
+  yield rounds, _read_files(folder), log.read_bytes(), process.returncode
+
+
+def _progress(folder):
+  return (
     run_progress.count_rounds(folder),
-    _read_files(folder),
-    log.read_bytes(),
-    process.returncode,
+    run_progress.newest_checkpoint(folder),
   )
 
 

@@ -97,10 +97,7 @@ def _run(folder, settings, values, load_task, availability):
   task = _choose_validation_set(task, values)
   task.train.keep_all()
   _report(f'Data: {task.data_name}')
-  try:
-    training.check_cohort(task, values.clients_per_round)
-  except ValueError as error:
-    raise experiment_flags.SettingError(error) from error
+  training.check_cohort(task, values.clients_per_round)
   process = _build_process(values, task.model, settings['client_learning_rate'])
   with _use_worker(values.worker_address):
     # The folder is made only if there is a worker.
