@@ -106,14 +106,7 @@ def run(values, output_dir: pathlib.Path) -> bool:
     )
     groups = [
       convergence.compare_rounds(
-        theorem,
-        problem,
-        sampling,
-        m,
-        setting,
-        x=x,
-        rounds=values.rounds,
-        seed=seed,
+        theorem, sampling, m, setting, x=x, rounds=values.rounds, seed=seed
       )
       for sampling in monte_carlo.SCHEMES
       for setting in convergence.SETTINGS[theorem.number]

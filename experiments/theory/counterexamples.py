@@ -158,7 +158,6 @@ def run_example(example: Example, seed: int) -> dict[str, Any]:
   parts = [
     monte_carlo.simulate_round(
       theorem,
-      example.problem,
       example.sampling,
       _EXPECTED_CLIENTS,
       x[start : start + size],
@@ -185,7 +184,5 @@ def run_example(example: Example, seed: int) -> dict[str, Any]:
     'name': example.name,
     'theorem': example.theorem,
     'sampling': example.sampling,
-    **convergence.compare_round(
-      theorem, example.problem, _EXPECTED_CLIENTS, before, result
-    ),
+    **convergence.compare_round(theorem, _EXPECTED_CLIENTS, before, result),
   }
