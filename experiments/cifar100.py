@@ -35,7 +35,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     ' inputs that are not scaled, so give --client_learning_rate too.',
   )
   experiment_flags.define(values)
-  flags.adopt_module_key_flags(experiment_flags, values)
   # From the authors' code; the paper does not name them.
   values.set_default('total_rounds', 1001)
   values.set_default('rounds_per_eval', 10)

@@ -65,7 +65,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     lower_bound=2,
   )
   experiment_flags.define(values)
-  flags.adopt_module_key_flags(experiment_flags, values)
 
 
 def main(argv):

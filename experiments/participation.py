@@ -175,7 +175,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags."""
   define = definer.Definer(values)
   campaign_flags.define(values, paper_runs.EXPERIMENTS)
-  flags.adopt_module_key_flags(campaign_flags, values)
   values.set_default('output_dir', 'participation')
   define.list(
     'clients_per_round', ['16', '32', '64'], 'The sizes n of the cohorts.'
@@ -194,7 +193,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   for name, least in (('clients_per_round', 2), ('expected_clients', 1)):
     define.validate(
       name,
-      lambda numbers, least=least: _are_from(least, numbers),
+      lambda numbers, least=least: campaign_flags.are_different(
+        numbers, int, lambda number: number >= least
+      ),
       message=f'must be one or more different whole numbers from {least} on',
     )
   flags.register_multi_flags_validator(
@@ -206,14 +207,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     message='the smallest m must be below each n',
     flag_values=values,
   )
-
-
-def _are_from(least, values):
-  try:
-    numbers = {int(value) for value in values}
-  except ValueError:
-    return False
-  return len(numbers) == len(values) > 0 and min(numbers) >= least
 
 
 # Other programs have flags of the same names.

@@ -39,7 +39,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     lower_bound=1,
   )
   experiment_flags.define(values)
-  flags.adopt_module_key_flags(experiment_flags, values)
   values.set_default('expected_clients', 2)
   values.set_default('batch_size', 8)
 

@@ -54,7 +54,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags."""
   campaign_flags.define(values, (*paper_runs.EXPERIMENTS, 'paper'))
   campaign_flags.define_methods(values)
-  flags.adopt_module_key_flags(campaign_flags, values)
   definer.Definer(values).integer(
     'repeats',
     5,

@@ -339,7 +339,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define = definer.Definer(values)
   campaign_flags.define(values, paper_runs.EXPERIMENTS)
   campaign_flags.define_methods(values)
-  flags.adopt_module_key_flags(campaign_flags, values)
   values.set_default('output_dir', 'tuning')
   define.list(
     'grid',
@@ -354,21 +353,11 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     lower_bound=1,
   )
   define.validate(
-    'grid', _is_grid, message='must be two or more different numbers above 0'
-  )
-
-
-def _is_grid(values):
-  if values is None:
-    return True
-  try:
-    step_sizes = {float(value) for value in values}
-  except ValueError:
-    return False
-  return (
-    len(step_sizes) == len(values) > 1
-    and min(step_sizes) > 0
-    and max(step_sizes) < math.inf
+    'grid',
+    lambda grid: (
+      grid is None or (len(grid) > 1 and campaign_flags.are_positive(grid))
+    ),
+    message='must be two or more different numbers above 0',
   )
 
 

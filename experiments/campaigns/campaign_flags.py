@@ -1,10 +1,12 @@
 """The flags of the programs that start many runs."""
 
+import math
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from collections.abc import Sequence
 
 from absl import flags
@@ -12,6 +14,9 @@ from absl import flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
 from programs import definer
+
+# Flags count as those of the program that calls `define`.
+flags.disclaim_key_flags()
 
 # Flags that the programs set for each run, or that would undo finished work.
 _RESERVED = ('flagfile', 'output_dir', 'overwrite', 'resume', 'run_name')
@@ -77,7 +82,7 @@ def define_methods(values: flags.FlagValues) -> None:
   )
   define.validate(
     'expected_clients',
-    lambda numbers: numbers is None or _are_positive(numbers),
+    lambda numbers: numbers is None or are_positive(numbers),
     message='must be one or more different numbers above 0',
   )
   define.integer(
@@ -88,16 +93,22 @@ def define_methods(values: flags.FlagValues) -> None:
   )
 
 
-def _are_positive(texts) -> bool:
+def are_different(
+  texts: Sequence[str],
+  parse: Callable[[str], float],
+  is_allowed: Callable[[float], bool],
+) -> bool:
+  """Whether a list has one or more different numbers, all of them allowed."""
   try:
-    numbers = {float(text) for text in texts}
+    numbers = [parse(text) for text in texts]
   except ValueError:
     return False
-  return (
-    len(numbers) == len(texts) > 0
-    and min(numbers) > 0
-    and max(numbers) < float('inf')
-  )
+  return len(set(numbers)) == len(numbers) > 0 and all(map(is_allowed, numbers))
+
+
+def are_positive(texts: Sequence[str]) -> bool:
+  """Whether a list has one or more different finite numbers above 0."""
+  return are_different(texts, float, lambda number: 0 < number < math.inf)
 
 
 def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:

@@ -17,6 +17,9 @@ from experiments.runs import availability as availability_lib
 from programs import definer
 from tff_ocs.records import settings as settings_lib
 
+# Flags count as those of the program that calls `define`.
+flags.disclaim_key_flags()
+
 # Flags on which a good step size depends. The paper's value is the default,
 # unless `PaperStepSize.settings` names others.
 _FLAGS_OF_STEP_SIZE = (

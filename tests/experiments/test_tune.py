@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 import pytest
+from absl import flags
 
 from experiments import tune
 from experiments.campaigns import job as job_lib
@@ -315,6 +316,14 @@ def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
   assert printed.splitlines()[5] == (
     '| uniform, m=3 | 59.1 ± 0.0 | **100.0 ± 0.0** | 59.1 ± 0.0 | 2^-5 |'
   )
+
+
+@pytest.mark.parametrize(
+  'grid', ['', '0.5', '0.5,0.5', '0.5,0', '1,inf', 'x,y']
+)
+def test_grid_has_two_different_step_sizes(grid):
+  with pytest.raises(flags.Error, match='two or more different numbers'):
+    linear.parse(tune, '--experiment=femnist_1', f'--grid={grid}')
 
 
 def test_failed_runs_end_the_search(tmp_path, monkeypatch):
