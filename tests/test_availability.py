@@ -151,7 +151,6 @@ def test_unbiased_with_the_variance_of_the_appendix(scheme):
   # All is enumerated: the gradients' noise, who is available, and who sends.
   n = 3
   process = build(scheme)
-  of_norms = SCHEMES[scheme].create_with_availability()
   weights, q = WEIGHTS[:n], Q[:n]
   shares = weights / weights.sum()
   gradients = updates(1, n).astype(np.float64)
@@ -177,15 +176,12 @@ def test_unbiased_with_the_variance_of_the_appendix(scheme):
         values / np.diag(values[:, :n])[:, None]
       )
       norms = weighted_norms(values).astype(np.float32)
-      p = of_norms.next(
-        of_norms.initialize(), list(norms), [bool(a) for a in available]
-      ).result
+      p, _ = reference_probabilities(scheme, norms, available)
       sum_available = sum(
         (shares[i] / q[i] * values[i] for i in np.flatnonzero(available)),
         np.zeros(DIM),
       )
       of_availability += chance * squared_norm(sum_available - whole)
-      p = np.array(p, np.float64)
       for sends in itertools.product([0, 1], repeat=n):
         conditional = chance * np.prod(np.where(sends, p, 1 - p))
         estimate = np.array(sends) @ contributions
@@ -280,8 +276,6 @@ def test_server_sees_sums_only_and_they_can_be_secure():
 
 
 def test_type_signatures():
-  parameter = SCHEMES['ocs'].create_with_availability().next.type_signature
-  assert parameter.parameter[2] == tff.FederatedType(np.bool_, tff.CLIENTS)
   parameter = build('aocs').next.type_signature.parameter
   assert tff.structure.name_list(parameter)[1:] == [
     'value',

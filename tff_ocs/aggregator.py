@@ -277,16 +277,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         )
       )
 
-    next_type = collections.OrderedDict(
-      state=init_fn.type_signature.result,
-      value=tff.FederatedType(value_type, tff.CLIENTS),
-      weight=tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    for name, input_type in coin.input_types.items():
-      next_type[name] = tff.FederatedType(input_type, tff.CLIENTS)
+    arguments_type = _arguments_type(init_fn, value_type, weight_type, coin)
 
     # One argument for all, since TFF has no *args; `next` is called with each.
-    @tff.federated_computation(tff.to_type(next_type))
+    @tff.federated_computation(arguments_type)
     def next_fn(given):
       # Client computations.
       state = given['state']
@@ -331,6 +325,18 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       )
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+def _arguments_type(init_fn, value_type, weight_type, coin: coins.Coin):
+  """Returns the type of the arguments of `next`, by name."""
+  arguments_type = collections.OrderedDict(
+    state=init_fn.type_signature.result,
+    value=tff.FederatedType(value_type, tff.CLIENTS),
+    weight=tff.FederatedType(weight_type, tff.CLIENTS),
+  )
+  for name, input_type in coin.input_types.items():
+    arguments_type[name] = tff.FederatedType(input_type, tff.CLIENTS)
+  return tff.to_type(arguments_type)
 
 
 def _client_computations(value_type, weight_type, coin: coins.Coin):

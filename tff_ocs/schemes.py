@@ -137,59 +137,21 @@ class SamplingScheme(abc.ABC):
       TypeError: If `scalar_sum_factory` is not a
         `tff.aggregators.UnweightedAggregationFactory`.
     """
-
-    @tff.tensorflow.computation(np.float32)
-    def describe(norm):
-      return _describe_client(norm, tf.constant(True))
-
-    return self._create(
-      scalar_sum_factory,
-      lambda given: tff.federated_map(describe, given['norms']),
-      norms=np.float32,
-    )
-
-  def create_with_availability(
-    self,
-    scalar_sum_factory: Optional[
-      tff.aggregators.UnweightedAggregationFactory
-    ] = None,
-  ) -> tff.templates.MeasuredProcess:
-    """Creates the process with `next(state, norms, available)`.
-
-    Args:
-      scalar_sum_factory: As for `create`.
-
-    Returns:
-      A `tff.templates.MeasuredProcess`; `available`, {bool}@CLIENTS, says which
-      of the clients are available. The probability of the others is 0.
-
-    Raises:
-      TypeError: As `create`.
-    """
-    describe = tff.tensorflow.computation(
-      _describe_client, (np.float32, np.bool_)
-    )
-    return self._create(
-      scalar_sum_factory,
-      lambda given: tff.federated_map(
-        describe, (given['norms'], given['available'])
-      ),
-      norms=np.float32,
-      available=np.bool_,
-    )
-
-  def _create(self, scalar_sum_factory, describe_clients, **input_types):
     program = self.build(scalar_sum_factory)
     expected_sum = create_scalar_sum(scalar_sum_factory, 'probability')
 
-    @tff.tensorflow.computation(CLIENT_TYPE, np.float32)
-    def probability_if_available(client, p):
-      p = tf.where(client['available'], p, 0.0)
+    @tff.tensorflow.computation(np.float32)
+    def describe_client(norm):
+      valid = tf.logical_and(tf.math.is_finite(norm), norm > 0)
+      return collections.OrderedDict(
+        norm=tf.where(valid, norm, 0.0), available=tf.constant(True)
+      )
+
+    @tff.tensorflow.computation(np.float32)
+    def with_scalar(p):
       return p, collections.OrderedDict(probability=tf.cast(p, tf.float64))
 
-    @tff.tensorflow.computation(
-      expected_sum.next.type_signature.result.result.member
-    )
+    @tff.tensorflow.computation(scalars_type('probability'))
     def expected_participants(sums):
       return tf.cast(sums['probability'], tf.float32)
 
@@ -201,19 +163,16 @@ class SamplingScheme(abc.ABC):
         )
       )
 
-    next_type = collections.OrderedDict(state=init_fn.type_signature.result)
-    for name, dtype in input_types.items():
-      next_type[name] = tff.FederatedType(dtype, tff.CLIENTS)
-
-    @tff.federated_computation(tff.to_type(next_type))
-    def next_fn(given):
-      state = given['state']
-      clients = describe_clients(given)
-      output = program.next(state['scheme'], clients)
-      p, expected = tff.federated_map(
-        probability_if_available, (clients, output.probabilities)
+    @tff.federated_computation(
+      init_fn.type_signature.result, tff.FederatedType(np.float32, tff.CLIENTS)
+    )
+    def next_fn(state, norms):
+      output = program.next(
+        state['scheme'], tff.federated_map(describe_client, norms)
       )
-      expected = expected_sum.next(state['expected'], expected)
+      # Mapped, so that probabilities have one type, also if all are equal.
+      p, scalars = tff.federated_map(with_scalar, output.probabilities)
+      expected = expected_sum.next(state['expected'], scalars)
       return tff.templates.MeasuredProcessOutput(
         tff.federated_zip(
           collections.OrderedDict(scheme=output.state, expected=expected.state)
@@ -654,14 +613,6 @@ def _int32_at_server(value):
   if isinstance(value, int):
     return tff.federated_value(np.int32(value), tff.SERVER)
   return value
-
-
-def _describe_client(norm, available):
-  valid = tf.logical_and(tf.math.is_finite(norm), norm > 0)
-  return collections.OrderedDict(
-    norm=tf.where(tf.logical_and(valid, available), norm, 0.0),
-    available=available,
-  )
 
 
 def _threshold(norms, expected_clients: float):

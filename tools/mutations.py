@@ -156,7 +156,8 @@ MUTATIONS = [
   ),
   *_of(
     'experiments/runs/run_folder.py',
-    'tests/experiments/runs/test_faults.py tests/experiments/runs/test_resume.py'
+    'tests/experiments/runs/test_faults.py'
+    ' tests/experiments/runs/test_resume.py'
     ' tests/experiments/runs/test_experiment.py',
     ('if is_missing and self.checkpoints.are_there:', 'if False:'),
     ('if self.is_finished and not self._overwrite:', 'if False:'),
