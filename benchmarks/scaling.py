@@ -21,8 +21,8 @@ from absl import app
 from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
+from benchmarks import digits
 from benchmarks import processes
-from tff_ocs import simple_fedavg
 from tff_ocs.tasks import femnist
 
 _COHORT_SIZES = flags.DEFINE_list(
@@ -69,17 +69,8 @@ def main(argv):
 
 def _measure(n, num_rounds):
   """Median seconds of a round, megabytes before the first, and their peak."""
-  rng = np.random.default_rng(0)
-  clients = []
-  for i in range(n):
-    size = 300 if i < n // 10 else 7
-    clients.append(
-      {
-        'x': rng.random((size, 28, 28), dtype=np.float32),
-        'y': rng.integers(0, femnist.NUM_CLASSES, size).astype(np.int32),
-        'seed': simple_fedavg.client_seed(0, 0, str(i)),
-      }
-    )
+  num_large = n // 10
+  clients = digits.draw_clients([300] * num_large + [7] * (n - num_large))
   process = tff_ocs.build_federated_averaging_process(
     femnist.build_model(seed=0),
     tff_ocs.ApproximateOptimalSampling(n / 10),
