@@ -72,6 +72,8 @@ class Checkpoints:
     Raises:
       OSError: If a checkpoint that cannot be read cannot be removed either, or
         if there is not enough memory.
+      RecordError: If a checkpoint is whole, but of another structure, as another
+        version of the code may have written it; it is kept.
     """
     for version in reversed(self._versions()):
       try:
@@ -84,11 +86,19 @@ class Checkpoints:
           ' memory.'
         ) from error
       except Exception as error:  # TensorFlow raises many types for a bad file.
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        if self._is_whole(version):
+          raise files.RecordError(
+            f'{self._path_of(version)} is not a checkpoint of this version of'
+            f' the code ({reason.rstrip(".")}). Nothing is lost. Continue'
+            ' with the version that started the run, see git_commit in'
+            ' config.json, or use --overwrite to start the run again.'
+          ) from error
         logging.warning(
           'The checkpoint after round %d cannot be read (%s); the run goes on'
           ' from the one before, or else from its start.',
           version,
-          (str(error).splitlines() or [repr(error)])[0],
+          reason,
         )
         self._drop(version)
         continue
@@ -122,6 +132,14 @@ class Checkpoints:
 
   def _versions(self):
     return asyncio.run(self._manager.get_versions()) or []
+
+  def _is_whole(self, version):
+    """Whether TensorFlow can read a checkpoint, of whatever structure."""
+    try:
+      tf.saved_model.load(str(self._path_of(version)))
+    except Exception:  # As above.
+      return False
+    return True
 
   def _path_of(self, version):
     return self._path / f'{_PREFIX}{version}'

@@ -12,6 +12,7 @@ import shutil
 import time
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import tensorflow_federated as tff
@@ -305,6 +306,8 @@ DAMAGES = {
   'scrambled': scramble,
   'emptied': empty,
   'file': replace_by_file,
+}
+OTHER_VERSIONS = {
   'another structure': functools.partial(
     replace_by_foreign, state={'weights': [np.zeros(5000, np.float32)] * 2}
   ),
@@ -328,6 +331,24 @@ def test_damaged_checkpoints_are_left_out(interrupted, damage, capsys):
       f'The checkpoint after round {expected_round + 1} cannot be read' in log
     )
   assert linear.saved_checkpoints(interrupted) == []
+
+
+@pytest.mark.parametrize('version', OTHER_VERSIONS)
+def test_checkpoints_of_another_version_stop_the_run_and_cost_nothing(
+  interrupted, version
+):
+  OTHER_VERSIONS[version](linear.saved_checkpoints(interrupted)[-1])
+  before = read_saved(interrupted)
+  del before[interrupted / 'metrics.csv']  # The ends of its lines may change.
+  table = metrics_lib.read_metrics(interrupted)
+  with pytest.raises(
+    files.RecordError, match='after_round_3 is not .* this version'
+  ) as error:
+    next_round(interrupted)
+  message = str(error.value)
+  assert 'Nothing is lost' in message and '\n' not in message
+  assert read_saved(interrupted).items() >= before.items()
+  pd.testing.assert_frame_equal(metrics_lib.read_metrics(interrupted), table)
   with started(interrupted) as folder:
     folder.checkpoints.save(progress(1), 1)
   assert next_round(interrupted) == 2
