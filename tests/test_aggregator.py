@@ -861,6 +861,64 @@ def test_total_weight_beyond_the_type_of_the_weights(dtype, weights):
   np.testing.assert_allclose(output.result, [expected], rtol=1e-15)
 
 
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+def test_total_weight_beyond_the_type_of_the_values(dtype):
+  process = _process('full', tff.TensorType(np.float32, [2]), dtype)
+  output = process.next(
+    process.initialize(),
+    [np.array([0.001, 0], np.float32)] * 40,
+    [dtype(1e37)] * 40,
+  )
+  np.testing.assert_allclose(output.result, [0.001, 0], rtol=1e-6)
+  assert output.measurements['non_finite_clients'] == 0
+
+
+def test_weight_beyond_the_type_of_the_values_makes_a_non_finite_client():
+  # Its norm is a float32, but 1e39 is none, and infinity x 0 is NaN.
+  process = _process('full', tff.TensorType(np.float32, [2]), np.float64)
+  output = process.next(
+    process.initialize(), [np.array([1e-3, 0], np.float32)] * 2, [1e39, 1.0]
+  )
+  np.testing.assert_allclose(output.result, [0, 0], atol=1e-30)
+  assert output.measurements['non_finite_clients'] == 1
+  assert output.measurements['participants'] == 1
+
+
+def test_norms_of_float16_values_are_computed_in_float32():
+  # Squares of 1e-4 are 0 in float16, but a million of them are not.
+  value = np.full(10**6, 1e-4, np.float16)
+  value[0] = 0.01
+  norm = np.linalg.norm(value.astype(np.float64))
+  process = tff_ocs.ClientSamplingFactory(tff_ocs.OptimalSampling(1)).create(
+    tff.TensorType(np.float16, [value.size]), np.float32
+  )
+  other = np.zeros_like(value)
+  other[0] = norm
+  output = process.next(
+    process.initialize(),
+    [value, other, other],
+    [np.float32(1)] * 3,
+  )
+  assert output.measurements['expected_participants'] == pytest.approx(1)
+
+
+def test_values_may_be_a_structure_without_a_container():
+  value_type = tff.StructType(
+    [('z', (np.float32, [2])), ('a', (np.float64, [1]))]
+  )
+  process = _process('full', value_type)
+  output = process.next(
+    process.initialize(),
+    [
+      collections.OrderedDict(z=np.float32([1, 2]) * i, a=np.float64([3]) * i)
+      for i in (1, 3)
+    ],
+    [np.float32(1)] * 2,
+  )
+  np.testing.assert_array_equal(output.result['z'], [2, 4])
+  np.testing.assert_array_equal(output.result['a'], [6])
+
+
 def test_float16_values_with_large_weights():
   # Each client sends 1000 x 100, which is no float16.
   process = _process('full', tff.TensorType(np.float16, [2]))

@@ -41,7 +41,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   *   its weight is negative, NaN or infinite; such a weight counts as 0 in the
       denominator, whereas the weight of a client that only has a non-finite
       value counts as it is,
-  *   its norm n_i ||U_i||, or that divided by p_i, is beyond float32.
+  *   its norm n_i ||U_i||, or that divided by p_i, is beyond float32, or
+      n_i / p_i is beyond the type in which its value is summed.
 
   A norm below the range of float32, about 1e-38, counts as 0. Weights are
   summed in float64, integer weights in int64. Values narrower than float32 are
@@ -389,12 +390,19 @@ def _client_computations(value_type, weight_type, coin: coins.Coin):
     scaled_norm = tf.cast(
       tf.math.divide_no_nan(tf.cast(norm, tf.float64), p), tf.float32
     )
-    finite = tf.logical_and(prepared['finite'], tf.math.is_finite(scaled_norm))
+    # And the factor itself, in the type in which it multiplies.
+    scale = tf.math.divide_no_nan(tf.cast(prepared['weight'], tf.float64), p)
+    scale /= tf.cast(prepared['q'], tf.float64)
+    finite = tf.reduce_all(
+      [prepared['finite'], tf.math.is_finite(scaled_norm)]
+      + [
+        tf.math.is_finite(tf.cast(scale, _sum_dtype(x.dtype)))
+        for x in tf.nest.flatten(client['value'])
+      ]
+    )
     sends = tf.logical_and(
       tf.logical_and(finite, available), coin.toss(client) < p
     )
-    scale = tf.cast(prepared['weight'], tf.float64) / p
-    scale /= tf.cast(prepared['q'], tf.float64)
     contribution = collections.OrderedDict(
       value=_scaled_if(sends, scale, client['value']),
       sends=sends,
@@ -413,20 +421,26 @@ def _client_computations(value_type, weight_type, coin: coins.Coin):
 
 def _division(value_sum, weight_sum, value_type):
   """Returns the computation that divides the sums, and casts once."""
-  specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value_type))
+  dtypes = tf.nest.flatten(
+    tff.types.structure_from_tensor_type_tree(
+      lambda t: tf.as_dtype(t.dtype), value_type
+    )
+  )
 
   @tff.tensorflow.computation(
     value_sum.next.type_signature.result.result.member,
     weight_sum.next.type_signature.result.result.member,
   )
   def divide(total, total_weight):
+    # In float64: the total weight may be beyond the type of the values.
+    total_weight = tf.cast(total_weight, tf.float64)
     means = [
-      tf.math.divide_no_nan(x, tf.cast(total_weight, x.dtype))
-      for x in tf.nest.flatten(total)
+      tf.cast(
+        tf.math.divide_no_nan(tf.cast(x, tf.float64), total_weight), dtype
+      )
+      for x, dtype in zip(tf.nest.flatten(total), dtypes)
     ]
-    return tf.nest.pack_sequence_as(
-      total, [tf.cast(x, spec.dtype) for x, spec in zip(means, specs)]
-    )
+    return tf.nest.pack_sequence_as(total, means)
 
   return divide
 
@@ -454,23 +468,23 @@ def _wide_weight(weight):
 def _weighted_norm(value, weight):
   """Returns n_i ||U_i||_2 over all tensors, float32."""
 
-  def half_squares(dtype=None):
+  def half_squares(dtype_of):
     # l2_loss is half the squared norm, without a temporary of the value's size.
     return tf.add_n(
-      tf.cast(
-        tf.nn.l2_loss(x if dtype is None else tf.cast(x, dtype)), tf.float64
-      )
+      tf.cast(tf.nn.l2_loss(tf.cast(x, dtype_of(x.dtype))), tf.float64)
       for x in tf.nest.flatten(value)
     )
 
   # Squares leave the range of float32 long before norms do: then, and for NaN
   # and zeros, all is done again in float64.
-  own_precision = half_squares()
+  sum_precision = half_squares(_sum_dtype)
   in_range = tf.logical_and(
-    own_precision > 1e-20, tf.math.is_finite(own_precision)
+    sum_precision > 1e-20, tf.math.is_finite(sum_precision)
   )
   half_square = tf.cond(
-    in_range, lambda: own_precision, lambda: half_squares(tf.float64)
+    in_range,
+    lambda: sum_precision,
+    lambda: half_squares(lambda dtype: tf.float64),
   )
   norm = tf.sqrt(2.0 * half_square)
   return tf.cast(tf.cast(weight, tf.float64) * norm, tf.float32)
