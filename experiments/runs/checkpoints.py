@@ -72,8 +72,8 @@ class Checkpoints:
     Raises:
       OSError: If a checkpoint that cannot be read cannot be removed either, or
         if there is not enough memory.
-      RecordError: If a checkpoint is whole, but of another structure, as another
-        version of the code may have written it; it is kept.
+      RecordError: If a checkpoint is whole, but has another structure, because
+        another version of the code wrote it; it is kept.
     """
     for version in reversed(self._versions()):
       try:

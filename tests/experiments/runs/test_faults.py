@@ -331,6 +331,9 @@ def test_damaged_checkpoints_are_left_out(interrupted, damage, capsys):
       f'The checkpoint after round {expected_round + 1} cannot be read' in log
     )
   assert linear.saved_checkpoints(interrupted) == []
+  with started(interrupted) as folder:
+    folder.checkpoints.save(progress(1), 1)
+  assert next_round(interrupted) == 2
 
 
 @pytest.mark.parametrize('version', OTHER_VERSIONS)
@@ -349,9 +352,6 @@ def test_checkpoints_of_another_version_stop_the_run_and_cost_nothing(
   assert 'Nothing is lost' in message and '\n' not in message
   assert read_saved(interrupted).items() >= before.items()
   pd.testing.assert_frame_equal(metrics_lib.read_metrics(interrupted), table)
-  with started(interrupted) as folder:
-    folder.checkpoints.save(progress(1), 1)
-  assert next_round(interrupted) == 2
 
 
 @pytest.mark.parametrize('content', ['', '{"seed": 0, "enviro'])
