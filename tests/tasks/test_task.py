@@ -81,6 +81,26 @@ def test_evaluation_of_a_keras_model():
   )
 
 
+def test_evaluation_refuses_labels_of_another_shape():
+  # Compared with the shape [batch], they would count batch x batch hits.
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 3], np.float32),), ()),
+    predict_on_batch_fn=tf.function(lambda w, x, training: x @ w[0][0]),
+    loss_fn=tf.function(lambda output, label, sample_weight=None: 0.0),
+    input_spec=(
+      tf.TensorSpec([None, 2], tf.float32),
+      tf.TensorSpec([None, 1], tf.int32),
+    ),
+  )
+  with pytest.raises(ValueError, match=r'\(None, 1\) and logits .*\(None, 3\)'):
+    task.build_evaluation(
+      model,
+      client_data.Examples(
+        np.zeros([4, 2], np.float32), np.zeros([4, 1], np.int32)
+      ),
+    )
+
+
 def test_evaluation_needs_examples():
   with pytest.raises(ValueError, match='at least one example'):
     task.build_evaluation(

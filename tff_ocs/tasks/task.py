@@ -151,7 +151,8 @@ def build_evaluation(
     A function from `tff.learning.models.ModelWeights` to `Evaluation`.
 
   Raises:
-    ValueError: If there are no examples, or `batch_size` is below 1.
+    ValueError: If there are no examples, `batch_size` is below 1, or the labels
+      do not have the shape that `Task` describes.
   """
   num_examples = len(examples.y)
   if num_examples == 0:
@@ -168,6 +169,11 @@ def build_evaluation(
       ),
     )
     logits = model.predict_on_batch(weights, x, training=False)
+    if not logits.shape[:-1].is_compatible_with(y.shape):
+      raise ValueError(
+        'Labels must have the shape of the logits without the last dimension,'
+        f' found labels of shape {y.shape} and logits of shape {logits.shape}.'
+      )
     hits = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
     results = tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
   session = tf.compat.v1.Session(graph=graph)
