@@ -10,12 +10,17 @@ import typing
 from tff_ocs._version import __version__
 
 if typing.TYPE_CHECKING:
+  from tff_ocs import aggregator
+  from tff_ocs import communication
   from tff_ocs import compression
   from tff_ocs import execution
+  from tff_ocs import improvement
+  from tff_ocs import message_bits
   from tff_ocs import probabilities
   from tff_ocs import records
   from tff_ocs import schemes
   from tff_ocs import secure_sums
+  from tff_ocs import simple_fedavg
   from tff_ocs import tasks
   from tff_ocs.aggregator import ClientSamplingFactory
   from tff_ocs.schemes import ApproximateOptimalSampling
@@ -45,15 +50,20 @@ __all__ = (
   'OptimalSampling',
   'UniformSampling',
   '__version__',
+  'aggregator',
   'as_unweighted_aggregator',
   'build_distributed_sgd_process',
   'build_federated_averaging_process',
+  'communication',
   'compression',
   'execution',
+  'improvement',
+  'message_bits',
   'probabilities',
   'records',
   'schemes',
   'secure_sums',
+  'simple_fedavg',
   'tasks',
 )
 
