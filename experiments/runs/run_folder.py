@@ -178,6 +178,7 @@ class RunFolder:
       self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
     self._check_metrics_of_checkpoints()
     self._metrics = metrics_lib.MetricsWriter(self.path)
+    self._check_weights_of_metrics(settings.total_rounds)
     self.checkpoints.drop_from(self._metrics.num_rounds)
     with files.explaining_write_errors(self.path / 'events'):
       self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
@@ -192,6 +193,20 @@ class RunFolder:
         f'{self.path} cannot be continued: it has checkpoints, but no'
         f' {metrics_lib.METRICS}. Nothing was changed. Put that file back, or'
         ' use --overwrite to start the run again.'
+      )
+
+  def _check_weights_of_metrics(self, total_rounds):
+    """Checks that the metrics of all rounds are not replaced from round 0 on.
+
+    The weights of a record need not be kept: those in results/runs are not.
+    """
+    if self._metrics.num_rounds >= total_rounds and (
+      not self.checkpoints.are_there
+    ):
+      raise files.RecordError(
+        f'{self.path} cannot be continued: its {metrics_lib.METRICS} has all'
+        f' {total_rounds} rounds, but there are no {weights_lib.WEIGHTS} and no'
+        ' checkpoints. Nothing is lost. Use --overwrite to run it again.'
       )
 
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:

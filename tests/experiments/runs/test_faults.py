@@ -429,3 +429,21 @@ def test_run_that_fails_twice_ends_with_the_same_bits(uninterrupted, tmp_path):
   status, output = linear.finish(tmp_path / 'runs')
   assert status == 0, output
   assert linear.read_results(run.folder) == uninterrupted
+
+
+def test_finished_run_without_weights_is_not_replaced(tmp_path):
+  path = tmp_path / 'run'
+  total_rounds = made_up.settings().total_rounds
+  with started(path) as folder:
+    for round_num in range(total_rounds):
+      folder.release(METRICS, round_num)
+    folder.finish(WEIGHTS)
+  (path / 'weights.npz').unlink()
+  with pytest.raises(
+    files.RecordError, match=f'has all {total_rounds} rounds, .*--overwrite'
+  ):
+    next_round(path)
+  assert len(metrics_lib.read_metrics(path)) == total_rounds
+  overwritten = run_folder.RunFolder(path, overwrite=True)
+  with overwritten.log():
+    overwritten.start(made_up.settings())
