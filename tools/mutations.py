@@ -138,7 +138,7 @@ MUTATIONS = [
       'isinstance(one, bool) == isinstance(other, bool) and one == other',
       'one == other',
     ),
-    ('{**_UNLESS_GIVEN, **asked}', 'asked'),
+    ('{**unless_given, **asked}', 'asked'),
   ),
   *_of(
     'tff_ocs/records/files.py',

@@ -214,6 +214,10 @@ DAMAGES = [
     'line 5 of its metrics.csv has 6 cells, but the header has 5',
   ),
   (
+    lambda folder: edit_metrics(folder, b'\n3,', b'\n'),
+    'line 5 of its metrics.csv has 4 cells, but the header has 5',
+  ),
+  (
     lambda folder: edit_metrics(folder, b',', b';'),
     "metrics.csv is separated by ';'",
   ),

@@ -125,7 +125,7 @@ def test_flags_that_are_not_given_must_have_their_defaults():
   other = dataclasses.replace(
     settings, availability=0.5, uniform_skips_silent_clients=True
   )
-  assert {d.name for d in other.differences_from_flags({})} == {
+  assert {name for name, _, _ in other.differences_from_flags({})} == {
     'availability',
     'uniform_skips_silent_clients',
   }

@@ -174,7 +174,7 @@ def test_open_port_is_not_taken_by_another_program(monkeypatch, tmp_path):
   refused = []
 
   def try_to_take(port, **kwargs):
-    if 'launcher_socket' not in kwargs:
+    if 'listener' not in kwargs:
       with socket.socket() as other:
         with pytest.raises(OSError, match='in use'):
           other.bind(('127.0.0.1', port))

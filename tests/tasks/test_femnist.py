@@ -44,7 +44,7 @@ def unused_database(monkeypatch):
   def fail(*unused_args, **unused_kwargs):
     raise AssertionError('The arguments are checked before this.')
 
-  monkeypatch.setattr(client_data, 'get_tff_database', fail)
+  monkeypatch.setattr(client_data, 'open_tff_database', fail)
 
 
 def test_model_has_the_papers_parameters():

@@ -17,7 +17,7 @@ SAMPLINGS = {
   'aocs': 'AOCS',
 }
 # In the order of legends and tables, with the setting that sets the degree.
-_COMPRESSIONS = {
+COMPRESSIONS = {
   'none': None,
   'natural': 'natural compression',
   'dithering': '{dithering_bits}-bit dithering',
@@ -29,11 +29,6 @@ def rank(name: str, order: Mapping[str, Any]) -> tuple[int, str]:
   """The place of a name in an order; unknown names follow, alphabetically."""
   names = list(order)
   return (names.index(name), '') if name in order else (len(names), name)
-
-
-def rank_of_compression(name: str) -> tuple[int, str]:
-  """The place of a compression in legends and tables."""
-  return rank(name, _COMPRESSIONS)
 
 
 def compression_label(config: Mapping[str, Any]) -> Optional[str]:
@@ -48,9 +43,9 @@ def compression_label(config: Mapping[str, Any]) -> Optional[str]:
     know is called by its setting.
   """
   compression = config['compression']
-  if compression not in _COMPRESSIONS:
+  if compression not in COMPRESSIONS:
     return compression
-  label = _COMPRESSIONS[compression]
+  label = COMPRESSIONS[compression]
   return None if label is None else label.format_map(config)
 
 

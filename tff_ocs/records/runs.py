@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable
@@ -260,7 +261,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
       run.settings.data_source,
     )
     method = method_of(run.settings)
-    key = experiment, method, json.dumps(settings, sort_keys=True)
+    key = experiment, method, _as_text(settings)
     group = groups.setdefault(key, Group(experiment, method, settings, []))
     if group.runs and group.runs[-1].settings.seed == run.settings.seed:
       one, other = sorted([group.runs[-1].path, run.path])
@@ -269,20 +270,24 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
         f' {run.settings.seed}): a seed must not count twice.'
       )
     group.runs.append(run)
-  return [groups[key] for key in sorted(groups, key=_order)]
+  return sorted(groups.values(), key=_order)
 
 
-def _order(key):
-  """Sorts the keys of groups by experiment, and as legends are ordered."""
-  experiment, method, text = key
+def _order(group):
+  """Sorts groups by experiment, and as legends are ordered."""
+  method = group.method
   return (
-    experiment,
+    group.experiment,
     labels.rank(method.sampling, labels.SAMPLINGS),
     method.expected_clients or 0,
-    labels.rank_of_compression(json.loads(text)['compression']),
+    labels.rank(group.settings['compression'], labels.COMPRESSIONS),
     method.label,
-    text,
+    _as_text(group.settings),
   )
+
+
+def _as_text(settings: Mapping[str, Any]) -> str:
+  return json.dumps(settings, sort_keys=True)
 
 
 def _meaningful(settings: settings_lib.Settings) -> dict[str, Any]:
@@ -309,16 +314,14 @@ def method_of(settings: settings_lib.Settings) -> Method:
   Returns:
     The `Method`.
   """
-  is_full = settings.sampling == 'full'
   method = Method(
     # Methods without a sampling have a colour each.
     settings.sampling or settings.method,
-    None if is_full else settings.expected_clients,
+    None if settings.sampling == 'full' else settings.expected_clients,
     labels.compression_label(settings.to_json()),
   )
-  if method.label == settings.method:
-    return method
-  return method._replace(name=settings.method)
+  is_other_name = method.label != settings.method
+  return method._replace(name=settings.method if is_other_name else None)
 
 
 def common_settings(group: Group) -> dict[str, Any]:
@@ -390,10 +393,10 @@ def _check_values(metrics):
   accuracy = metrics['validation_accuracy']
   if accuracy.isna().all():
     raise files.RecordError('its metrics.csv has no validation accuracy')
+  bits = metrics['cumulative_uplink_bits']
   is_wrong = {
-    'cumulative_uplink_bits': ~np.isfinite(metrics['cumulative_uplink_bits'])
-    | (metrics['cumulative_uplink_bits'].diff() < 0)
-    | (metrics['cumulative_uplink_bits'] < 0),
+    'cumulative_uplink_bits': ~np.isfinite(bits)
+    | (bits < bits.shift(fill_value=0)),
     'participants': ~np.isfinite(metrics['participants']),
     'validation_accuracy': (accuracy < 0) | (accuracy > 1),
   }
@@ -416,9 +419,8 @@ def round_of_accuracy(run: Run, accuracy: float) -> float:
   Returns:
     The number of the round, counted from 0 as in `metrics.csv`, or infinity.
   """
-  rounds, values = run.evaluated('validation_accuracy')
-  (reached,) = np.nonzero(values >= accuracy)
-  return float(rounds[reached[0]]) if reached.size else float('inf')
+  reached = run.metrics['validation_accuracy'] >= accuracy  # NaN is not.
+  return float(reached.idxmax()) if reached.any() else math.inf
 
 
 def bits_to_accuracy(run: Run, accuracy: float) -> float:
@@ -432,6 +434,6 @@ def bits_to_accuracy(run: Run, accuracy: float) -> float:
     The cumulative bits at the first evaluation that reaches it, or infinity.
   """
   round_num = round_of_accuracy(run, accuracy)
-  if round_num == float('inf'):
-    return round_num
+  if round_num == math.inf:
+    return math.inf
   return float(run.metrics['cumulative_uplink_bits'][int(round_num)])

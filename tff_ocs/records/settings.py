@@ -1,5 +1,6 @@
 """The settings of a run: typed, and compared as values. See `Settings`."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -8,7 +9,6 @@ import pathlib
 import typing
 from collections.abc import Mapping
 from typing import Any
-from typing import NamedTuple
 from typing import Optional
 from typing import Union
 
@@ -31,18 +31,8 @@ NOT_SETTINGS = (
 )
 
 
-class Difference(NamedTuple):
-  """A setting in which a run differs from what is asked for.
-
-  Attributes:
-    name: The setting.
-    recorded: The value of the run.
-    asked: The value that is asked for.
-  """
-
-  name: str
-  recorded: Any
-  asked: Any
+# (name, recorded value, value that is asked for)
+_Difference = tuple[str, Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,32 +126,36 @@ class Settings:
     Raises:
       RecordError: If a setting is missing or is not of its type or range.
     """
-    values = {k: v for k, v in config.items() if k not in NOT_SETTINGS}
-    known = {name: values.pop(name) for name in _TYPES if name in values}
-    known = {name: _as_type(known[name], _TYPES[name]) for name in known}
-    for name, value in known.items():
-      _check(name, value, _TYPES[name])
-    if 'experiment' not in known:
-      known['experiment'] = labels.experiment_label(config)
-    if 'method' not in known and 'sampling' in known:
-      is_full = known['sampling'] == 'full'
-      known['method'] = labels.method_label(
-        known['sampling'],
-        None if is_full else known.get('expected_clients'),
-        labels.compression_label({**DEFAULTS, **known}),
-      )
-    for field in dataclasses.fields(cls):
-      is_needed = field.name not in DEFAULTS and field.name != 'others'
-      if is_needed and known.get(field.name) is None:
-        raise files.RecordError(f'it has no {field.name}')
-    return cls(**known, others=values)
+    config = {k: v for k, v in config.items() if k not in NOT_SETTINGS}
+    known = {
+      name: _as_type(config[name], hint)
+      for name, hint in _TYPES.items()
+      if name in config
+    }
+    others = {k: v for k, v in config.items() if k not in known}
+    known.setdefault('experiment', labels.experiment_label(config))
+    has_method = known.get('method') is not None
+    if 'sampling' in known and not has_method:
+      known['method'] = ''
+    for name in _TYPES:
+      if name not in DEFAULTS and known.get(name) is None:
+        raise files.RecordError(f'it has no {name}')
+    settings = cls(**known, others=others)
+    if has_method:
+      return settings
+    label = labels.method_label(
+      settings.sampling,
+      None if settings.sampling == 'full' else settings.expected_clients,
+      labels.compression_label(settings.to_json()),
+    )
+    return dataclasses.replace(settings, method=label)
 
   def to_json(self) -> dict[str, Any]:
     """The settings as `config.json` has them, JSON values by name."""
     known = {name: getattr(self, name) for name in _TYPES}
     return {**known, **self.others}
 
-  def differences(self, asked: Mapping[str, Any]) -> list[Difference]:
+  def differences(self, asked: Mapping[str, Any]) -> list[_Difference]:
     """Compares the run with settings that are asked for.
 
     Args:
@@ -169,18 +163,19 @@ class Settings:
         A setting that the run does not have counts as `None`.
 
     Returns:
-      The settings in `asked` that the run has with another value.
+      The settings in `asked` that the run has with another value: their names,
+      the recorded values and those that are asked for.
     """
     recorded = self.to_json()
     return [
-      Difference(name, recorded.get(name), value)
+      (name, recorded.get(name), value)
       for name, value in asked.items()
       if not _is_same(recorded.get(name), value)
     ]
 
   def differences_from_flags(
     self, flags: Mapping[str, str]
-  ) -> list[Difference]:
+  ) -> list[_Difference]:
     """Compares the run with the flags of a command line.
 
     Args:
@@ -189,7 +184,7 @@ class Settings:
         record must have their default where the flag is not given.
 
     Returns:
-      The settings that differ.
+      The settings that differ, as of `differences`.
     """
     recorded = self.to_json()
     asked = {
@@ -197,34 +192,31 @@ class Settings:
       for name, text in flags.items()
       if name in recorded
     }
-    return self.differences({**_UNLESS_GIVEN, **asked})
+    unless_given = {
+      name: value
+      for name, value in DEFAULTS.items()
+      if name not in _ALWAYS_RECORDED
+    }
+    return self.differences({**unless_given, **asked})
 
 
 # Without `others`, which may hold any JSON value.
-_TYPES = {
-  name: hint
-  for name, hint in typing.get_type_hints(Settings).items()
-  if name != 'others'
-}
+_TYPES = typing.get_type_hints(Settings)
+del _TYPES['others']
 # The settings that not all records have, with their defaults.
 DEFAULTS = {
   field.name: field.default
   for field in dataclasses.fields(Settings)
   if field.default is not dataclasses.MISSING
 }
-# The flags' own defaults decide about those that all programs always recorded.
-_UNLESS_GIVEN = {
-  name: DEFAULTS[name]
-  for name in DEFAULTS
-  if name
-  not in (
-    'client_learning_rate',
-    'data_source',
-    'expected_clients',
-    'sampling',
-    'server_learning_rate',
-  )
-}
+# All programs always recorded these: their flags have defaults of their own.
+_ALWAYS_RECORDED = (
+  'client_learning_rate',
+  'data_source',
+  'expected_clients',
+  'sampling',
+  'server_learning_rate',
+)
 
 
 def read_config(
@@ -249,7 +241,7 @@ def read_config(
     raise files.RecordError(f'its {CONFIG} is not JSON: {error}') from error
   if not isinstance(config, dict):
     raise files.RecordError(
-      f'its {CONFIG} holds {_describe(config)}, but must hold settings by name'
+      f'its {CONFIG} holds {_show(config)}, but must hold settings by name'
     )
   try:
     settings = Settings.from_json(config)
@@ -282,18 +274,15 @@ def write_config(
 def _check(name, value, hint):
   """Checks that a value is one of the types of a hint, and finite."""
   types = typing.get_args(hint) or (hint,)
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    is_good = isinstance(value, types)
-  else:
-    is_good = type(value) in types or float in types
-    is_good = is_good and math.isfinite(value)
-  if isinstance(value, bool):
+  if isinstance(value, bool):  # It is an integer, too.
     is_good = bool in types
+  elif isinstance(value, (int, float)) and float in types:
+    is_good = math.isfinite(value)
+  else:
+    is_good = isinstance(value, types)
   if not is_good:
-    names = [_TYPE_NAMES[type_] for type_ in types]
-    raise files.RecordError(
-      f'{name} must be {" or ".join(names)}, found {_describe(value)}'
-    )
+    allowed = ' or '.join(_TYPE_NAMES[type_] for type_ in types)
+    raise files.RecordError(f'{name} must be {allowed}, found {_show(value)}')
 
 
 _TYPE_NAMES = {
@@ -305,7 +294,7 @@ _TYPE_NAMES = {
 }
 
 
-def _describe(value) -> str:
+def _show(value) -> str:
   text = json.dumps(value)
   return text if len(text) <= 40 else f'{text[:40]}...'
 
@@ -326,20 +315,22 @@ def _is_same(one, other) -> bool:
 
 def _from_text(text, recorded, hint):
   """A flag's value, of the setting's type or like the recorded value."""
-  types = typing.get_args(hint) or (hint,) if hint else (type(recorded),)
+  types = typing.get_args(hint) or (hint or type(recorded),)
   if bool in types:
-    truth = {'true': True, 't': True, '1': True}
-    truth.update({'false': False, 'f': False, '0': False})
-    return truth.get(text.lower(), text)
+    return _TRUTH.get(text.lower(), text)
   if list in types:
     like = recorded[0] if recorded else ''
     return [_from_text(item, like, None) for item in text.split(',')]
   if text == 'None' and type(None) in types:
     return None
-  for type_ in (int, float):
-    if int in types or float in types:
-      try:
+  if int in types or float in types:
+    for type_ in (int, float):
+      with contextlib.suppress(ValueError):
         return type_(text)
-      except ValueError:
-        pass
   return text
+
+
+_TRUTH = {
+  **dict.fromkeys(('true', 't', '1'), True),
+  **dict.fromkeys(('false', 'f', '0'), False),
+}

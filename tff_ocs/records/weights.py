@@ -8,8 +8,6 @@ in it: `trainable_kernel`. Former versions called them `arr_0`, ....
 import io
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Optional
 from typing import TYPE_CHECKING
@@ -95,15 +93,9 @@ def load_weights(
   try:
     with np.load(path) as loaded:
       arrays = {name: loaded[name] for name in loaded.files}
-  # np.load finds different things wrong with files that np.savez did not write.
-  except (
-    AttributeError,
-    EOFError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-  ) as error:
+  except OSError:
+    raise
+  except Exception as error:  # np.load raises many kinds for a foreign file.
     raise files.RecordError(f'{path} is not a file of weights') from error
   prefixes = (*_PREFIXES, _FORMER_PREFIX)
   unknown = [name for name in arrays if not name.startswith(prefixes)]
@@ -117,27 +109,24 @@ def load_weights(
     return tff.learning.models.ModelWeights(
       *tf.nest.pack_sequence_as(expected, list(arrays.values()))
     )
-  non_trainable = [n for n in arrays if n.startswith(_PREFIXES[1])]
+  is_fixed = [name.startswith(_PREFIXES[1]) for name in arrays]
   return tff.learning.models.ModelWeights(
-    [array for name, array in arrays.items() if name not in non_trainable],
-    [arrays[name] for name in non_trainable],
+    [array for array, fixed in zip(arrays.values(), is_fixed) if not fixed],
+    [array for array, fixed in zip(arrays.values(), is_fixed) if fixed],
   )
 
 
 def _check_shapes(path, arrays, expected):
   """Checks that arrays are those of the expected model."""
-  found, due = (
-    [f'{np.asarray(a).dtype}{list(np.shape(a))}' for a in of]
-    for of in (arrays, expected)
-  )
-  if len(found) != len(due):
+  other_model = f'{path} holds the weights of another model'
+  if len(arrays) != len(expected):
     raise files.RecordError(
-      f'{path} holds the weights of another model: {len(found)} arrays, where'
-      f' the model has {len(due)}'
+      f'{other_model}: {len(arrays)} arrays, where the model has'
+      f' {len(expected)}'
     )
-  for index, (one, other) in enumerate(zip(found, due)):
-    if one != other:
+  for index, pair in enumerate(zip(arrays, expected)):
+    found, due = (f'{a.dtype}{list(a.shape)}' for a in map(np.asarray, pair))
+    if found != due:
       raise files.RecordError(
-        f'{path} holds the weights of another model: array {index} is {one},'
-        f' where the model has {other}'
+        f'{other_model}: array {index} is {found}, where the model has {due}'
       )

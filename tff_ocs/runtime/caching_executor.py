@@ -17,29 +17,19 @@ import tensorflow_federated as tff
 
 
 class _Part(NamedTuple):
-  """A value at the server that is a result, or an element of one.
+  """A value at the server that the last call has returned.
 
   Attributes:
-    position: The element's index, or `None` for the whole result.
+    result: The whole result in the worker.
+    position: The value's index in the result, or `None` for all of it.
     type_spec: The value's type.
     leaves: The arrays and scalars that the caller got.
   """
 
+  result: Any
   position: Optional[int]
   type_spec: tff.FederatedType
   leaves: list[object]
-
-
-class _Result(NamedTuple):
-  """A call's result.
-
-  Attributes:
-    value: The result in the worker.
-    parts: Those parts of it that can be an argument of the next call.
-  """
-
-  value: Any
-  parts: list[_Part]
 
 
 class CachingExecutor(tff.framework.RemoteExecutor):
@@ -57,8 +47,8 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     super().__init__(stub)
     # By asyncio task, since the calls of several tasks may alternate.
     self._last_calls: Any = weakref.WeakKeyDictionary()
-    self._last_result: Optional[_Result] = None
-    self._last_computation: Optional[tuple[object, Any]] = None
+    self._parts: list[_Part] = []
+    self._last_computation: tuple[object, Any] = (None, None)
 
   def keep(self, result: object) -> None:
     """Lets the next call use what the last call of this task has returned.
@@ -68,34 +58,33 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     """
     value = self._last_calls.pop(asyncio.current_task(), None)
     if value is not None:
-      parts = _find_parts(result, value.type_signature)
-      self._last_result = _Result(value, parts)
+      self._parts = _find_parts(value, result)
 
   def forget(self) -> None:
     """Drops all values kept. Until then this object cannot be deleted."""
     self._last_calls.clear()
-    self._last_result = self._last_computation = None
+    self._parts = []
+    self._last_computation = (None, None)
 
   async def create_value(self, value, type_spec=None):
     if isinstance(value, tff.Computation):
       # Only the last one, that of a loop. By identity: hashing it is slow.
-      last = self._last_computation
-      if last is None or last[0] is not value:
-        last = value, await super().create_value(value, type_spec)
-        self._last_computation = last
-      return last[1]
-    result = self._last_result
-    if result is not None and _is_at_server(type_spec):
+      if self._last_computation[0] is not value:
+        created = await super().create_value(value, type_spec)
+        self._last_computation = value, created
+        return created
+      return self._last_computation[1]
+    if self._parts and _is_at_server(type_spec):
       leaves = _flatten(value)
-      for part in result.parts:
+      for part in self._parts:
         if (
           type_spec == part.type_spec
           and len(leaves) == len(part.leaves)
           and all(x is y for x, y in zip(leaves, part.leaves))
         ):
           if part.position is None:
-            return result.value
-          return await self.create_selection(result.value, part.position)
+            return part.result
+          return await self.create_selection(part.result, part.position)
     return await super().create_value(value, type_spec)
 
   async def create_call(self, comp, arg=None):
@@ -104,20 +93,20 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     return value
 
 
-def _find_parts(result: Any, type_spec: tff.Type) -> list[_Part]:
+def _find_parts(value: Any, result: Any) -> list[_Part]:
   """Returns the parts of a result that can be an argument of the next call."""
-  candidates: list[tuple[Optional[int], Any, object]] = []
+  type_spec = value.type_signature
+  parts = []
   if _is_at_server(type_spec):
-    candidates.append((None, type_spec, result))
+    parts.append(_Part(value, None, type_spec, _flatten(result)))
   elif isinstance(type_spec, tff.StructType):
-    types = [t for _, t in tff.structure.iter_elements(type_spec)]
     elements = tff.structure.from_container(result)
-    candidates += [
-      (index, part_type, elements[index])
-      for index, part_type in enumerate(types)
-      if _is_at_server(part_type)
-    ]
-  parts = [_Part(index, t, _flatten(part)) for index, t, part in candidates]
+    for index, (_, part_type) in enumerate(
+      tff.structure.iter_elements(type_spec)
+    ):
+      if _is_at_server(part_type):
+        leaves = _flatten(elements[index])
+        parts.append(_Part(value, index, part_type, leaves))
   return [part for part in parts if all(map(_is_unchangeable, part.leaves))]
 
 

@@ -20,6 +20,7 @@ import atexit
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import tensorflow_federated as tff
@@ -32,10 +33,9 @@ from tff_ocs.runtime.worker_process import WorkerError
 _CLOSE_TIMEOUT_SECONDS = 1.0
 
 
-@contextlib.contextmanager
 def use_local_context(
   *, start_timeout: float = worker_process.START_TIMEOUT_SECONDS
-) -> Iterator[tff.program.FederatedContext]:
+) -> contextlib.AbstractContextManager[tff.program.FederatedContext]:
   """Runs TFF computations in a worker process of its own.
 
   The worker starts at the first computation. If it dies, the computation is
@@ -54,9 +54,9 @@ def use_local_context(
   Args:
     start_timeout: How long to wait for a worker to answer, in seconds.
 
-  Yields:
-    The context, a `tff.program.FederatedContext`, installed for the calling
-    thread.
+  Returns:
+    A context manager. It installs the context, a
+    `tff.program.FederatedContext`, for the calling thread.
 
   Raises:
     ValueError: If `start_timeout` is not above 0. Also raised by a computation
@@ -64,17 +64,14 @@ def use_local_context(
     WorkerError: By a computation whose worker cannot be started, or dies each
       time.
   """
-  worker = workers.LocalWorker(start_timeout)
-  with _install(_Context(worker, executors.WorkerContext(worker))) as context:
-    yield context
+  return _use(workers.LocalWorker(start_timeout))
 
 
-@contextlib.contextmanager
 def use_remote_context(
   address: str,
   *,
   connect_timeout: float = worker_process.START_TIMEOUT_SECONDS,
-) -> Iterator[tff.program.FederatedContext]:
+) -> contextlib.AbstractContextManager[tff.program.FederatedContext]:
   """Runs TFF computations in a worker that was started separately.
 
   The connection has neither encryption nor credentials: use it within a trusted
@@ -85,9 +82,9 @@ def use_remote_context(
     address: The worker's 'host:port'.
     connect_timeout: How long to wait for the worker to answer, in seconds.
 
-  Yields:
-    The context, a `tff.program.FederatedContext`, installed for the calling
-    thread.
+  Returns:
+    A context manager. It installs the context, a
+    `tff.program.FederatedContext`, for the calling thread.
 
   Raises:
     ValueError: If `address` is not of the form 'host:port', or
@@ -96,15 +93,12 @@ def use_remote_context(
     WorkerError: By a computation, if the worker cannot be reached, or is lost
       each time.
   """
-  worker = workers.RemoteWorker(address, connect_timeout)
-  with _install(_Context(worker, executors.WorkerContext(worker))) as context:
-    yield context
+  return _use(workers.RemoteWorker(address, connect_timeout))
 
 
-@contextlib.contextmanager
 def use_secure_test_context(
   *, start_timeout: float = worker_process.START_TIMEOUT_SECONDS
-) -> Iterator[tff.program.FederatedContext]:
+) -> contextlib.AbstractContextManager[tff.program.FederatedContext]:
   """Runs computations with secure sums, without cryptography: for tests only.
 
   TFF's open-source runtime has no secure summation protocol. In this context,
@@ -112,17 +106,14 @@ def use_secure_test_context(
   same clipping and quantisation.
 
   Args:
-    start_timeout: How long to wait for a worker to answer, in seconds.
+    start_timeout: As for `use_local_context`.
 
-  Yields:
-    The context, a `tff.program.FederatedContext`, installed for the calling
-    thread.
+  Returns:
+    A context manager, as `use_local_context` does.
 
   Raises:
-    ValueError: If `start_timeout` is not above 0. Also raised by a computation
-      that would call a Python function in the worker.
-    WorkerError: By a computation whose worker cannot be started, or dies each
-      time.
+    ValueError: As for `use_local_context`.
+    WorkerError: As for `use_local_context`.
   """
 
   def compile_insecurely(computation):
@@ -131,10 +122,7 @@ def use_secure_test_context(
     )
     return tff.backends.native.desugar_and_transform_to_native(computation)
 
-  worker = workers.LocalWorker(start_timeout)
-  worker_context = executors.WorkerContext(worker, compile_insecurely)
-  with _install(_Context(worker, worker_context)) as context:
-    yield context
+  return _use(workers.LocalWorker(start_timeout), compile_insecurely)
 
 
 class _Context(tff.program.FederatedContext):
@@ -144,20 +132,15 @@ class _Context(tff.program.FederatedContext):
   files of its event loop stay until the program ends.
   """
 
-  def __init__(
-    self, worker: workers.Worker, worker_context: executors.WorkerContext
-  ):
+  def __init__(self, worker: workers.Worker, *compiler_fn: Callable):
     self._worker = worker
-    self._worker_context = worker_context
+    self._worker_context = executors.WorkerContext(worker, *compiler_fn)
     self._pid = os.getpid()
     self._lock = threading.Lock()
     self._is_closed = False
     self._loop = asyncio.new_event_loop()
     self._thread = threading.Thread(
-      target=_run_until_stopped,
-      args=(self._loop,),
-      name='tff-context',
-      daemon=True,
+      target=_run_until_stopped, args=(self._loop,), daemon=True
     )
     self._thread.start()
 
@@ -209,8 +192,9 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextlib.contextmanager
-def _install(context: _Context) -> Iterator[_Context]:
-  """Installs `context` for the calling thread and closes it in the end."""
+def _use(worker: workers.Worker, *compiler_fn: Callable) -> Iterator[_Context]:
+  """Installs a context for the calling thread and closes it in the end."""
+  context = _Context(worker, *compiler_fn)
   # A context that was never left, as in a notebook, would be closed at the very
   # end of the program: without the threads that it needs, so it would hang.
   atexit.register(context.close)

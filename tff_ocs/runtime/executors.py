@@ -1,12 +1,10 @@
 """How computations run in a worker: executors, retries and an async context."""
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 from typing import Optional
 
@@ -52,9 +50,7 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
     self._worker = worker
     self._stub: Any = None
     # By cardinalities, the one last used at the end.
-    self._executors: collections.OrderedDict[
-      frozenset, caching_executor.CachingExecutor
-    ] = collections.OrderedDict()
+    self._executors: dict[frozenset, caching_executor.CachingExecutor] = {}
     self._invocations: dict[Any, _Invocation] = {}
 
   @contextlib.contextmanager
@@ -69,7 +65,7 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
 
     def keep(result):
       # An executor that was dropped meanwhile must not keep anything.
-      if any(e is invocation.executor for e in self._executors.values()):
+      if invocation.executor in self._executors.values():
         invocation.executor.keep(result)
 
     try:
@@ -83,36 +79,43 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
     invocation = self._invocations[asyncio.current_task()]
     self._connect(invocation.num_failures)
     key = frozenset(cardinalities.items())
-    executor = self._executors.pop(key, None)
-    if executor is None:
-      executor = self._create(cardinalities)
+    executor = self._executors.pop(key, None) or self._create(cardinalities)
     self._executors[key] = invocation.executor = executor
     # Of all executors only one keeps a result.
-    for other in self._executors.values():
-      if other is not executor:
-        other.forget()
-    self._evict()
+    self._forget_all_but(executor)
+    # Dispose of executors beyond the maximum that no computation uses.
+    in_use = [i.executor for i in self._invocations.values()]
+    idle = [k for k, e in self._executors.items() if e not in in_use]
+    num_excess = max(0, len(self._executors) - MAX_EXECUTORS)
+    for key in idle[:num_excess]:
+      self._executors.pop(key).close()
     return executor
 
   def clean_up_executor(
     self, cardinalities: tff.framework.CardinalitiesType
   ) -> None:
-    invocation = self._invocations[asyncio.current_task()]
-    invocation.num_failures += 1
-    for executor in self._executors.values():
-      executor.forget()
+    self._invocations[asyncio.current_task()].num_failures += 1
+    self._forget_all_but(None)
     failed = self._executors.pop(frozenset(cardinalities.items()), None)
     if failed is not None:
       _dispose([failed])
 
   def close(self) -> None:
     """Drops all executors; a worker that goes on forgets what they hold."""
-    executors = list(self._executors.values())
-    self._executors.clear()
-    for executor in executors:
-      executor.forget()
+    executors = self._drop_all()
     if self._worker.outlives_context:
       _dispose(executors)
+
+  def _forget_all_but(self, kept):
+    for executor in self._executors.values():
+      if executor is not kept:
+        executor.forget()
+
+  def _drop_all(self):
+    self._forget_all_but(None)
+    executors = list(self._executors.values())
+    self._executors.clear()
+    return executors
 
   def _connect(self, num_failures: int) -> None:
     """Sees to a live worker; drops the executors of one that was lost."""
@@ -132,9 +135,7 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
       logging.warning('The TFF worker was lost; a new one was started.')
     if stub is not self._stub:
       self._stub = stub
-      for executor in self._executors.values():
-        executor.forget()
-      self._executors.clear()
+      self._drop_all()
 
   def _create(self, cardinalities):
     executor = caching_executor.CachingExecutor(self._stub)
@@ -148,20 +149,6 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
         f' {self._worker.describe_loss()}'
       ) from error
     return executor
-
-  def _evict(self) -> None:
-    """Disposes of executors beyond the maximum that no computation uses."""
-    in_use = [i.executor for i in self._invocations.values()]
-    idle = [
-      key
-      for key, executor in self._executors.items()
-      if not any(executor is used for used in in_use)
-    ]
-    num_excess = max(0, len(self._executors) - MAX_EXECUTORS)
-    for key in idle[:num_excess]:
-      executor = self._executors.pop(key)
-      executor.forget()
-      executor.close()
 
 
 class WorkerContext(tff.framework.AsyncExecutionContext):
@@ -215,9 +202,7 @@ _PYTHON_FUNCTION_MESSAGE = (
 )
 
 
-def _dispose(
-  executors: Iterable[caching_executor.CachingExecutor],
-) -> None:
+def _dispose(executors: list[caching_executor.CachingExecutor]) -> None:
   """Frees in the worker what executors hold, unless that takes long."""
 
   def dispose():

@@ -32,7 +32,7 @@ class ConfinementError(Exception):
 
 
 def create_listener(port: int = 0) -> socket.socket:
-  """Listens on 127.0.0.1.
+  """Listens on 127.0.0.1, and connects to it once.
 
   Args:
     port: The port; 0 stands for any that is free.
@@ -41,29 +41,20 @@ def create_listener(port: int = 0) -> socket.socket:
     The socket, which does not block, as gRPC expects of its sockets.
 
   Raises:
-    OSError: If the port is in use or may not be used.
+    OSError: If the port is in use or may not be used, or if this host cannot
+      connect to itself.
   """
   listener = socket.create_server((ADDRESS, port), backlog=128)
+  try:
+    socket.create_connection(
+      listener.getsockname(), _CONNECT_TIMEOUT_SECONDS
+    ).close()
+    listener.accept()[0].close()
+  except OSError:
+    listener.close()
+    raise
   listener.setblocking(False)
   return listener
-
-
-def check_connection(listener: socket.socket) -> None:
-  """Connects to `listener` and hangs up.
-
-  Args:
-    listener: A socket that listens, and that no worker has yet.
-
-  Raises:
-    OSError: If this host cannot connect to itself.
-  """
-  client = socket.create_connection(
-    listener.getsockname(), _CONNECT_TIMEOUT_SECONDS
-  )
-  with client:
-    select.select([listener], [], [], _CONNECT_TIMEOUT_SECONDS)
-    connection, _ = listener.accept()
-    connection.close()
 
 
 def hand_over(
@@ -122,19 +113,16 @@ def _answer_listen(notifier: int, listener: int) -> None:
   # Of a struct seccomp_notif: id, and the system call's first argument.
   (call,) = struct.unpack_from('Q', notification, 0)
   (descriptor,) = struct.unpack_from('I', notification, 32)
-  fcntl.ioctl(
-    notifier,
-    _SECCOMP_IOCTL_NOTIF_ADDFD,
-    struct.pack(
-      'QIIII',
-      call,
-      _SECCOMP_ADDFD_FLAG_SETFD,
-      listener,
-      descriptor,
-      os.O_CLOEXEC,
-    ),
+  # A struct seccomp_notif_addfd.
+  replacement = struct.pack(
+    'QIIII',
+    call,
+    _SECCOMP_ADDFD_FLAG_SETFD,
+    listener,
+    descriptor,
+    os.O_CLOEXEC,
   )
+  fcntl.ioctl(notifier, _SECCOMP_IOCTL_NOTIF_ADDFD, replacement)
   # The socket listens already, so that the suspended call returns 0.
-  fcntl.ioctl(
-    notifier, _SECCOMP_IOCTL_NOTIF_SEND, struct.pack('QqiI', call, 0, 0, 0)
-  )
+  answer = struct.pack('QqiI', call, 0, 0, 0)
+  fcntl.ioctl(notifier, _SECCOMP_IOCTL_NOTIF_SEND, answer)

@@ -31,50 +31,42 @@ def main(argv=None):
   arguments = _parse(argv)
   # Ends by an exception, as Ctrl-C does.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
+  start = _start_open if arguments.listen_on_all_interfaces else _start_confined
   try:
-    if arguments.listen_on_all_interfaces:
-      _serve(arguments.port, 'all who can reach this host', _start_open)
-    else:
-      whom = f'the users of this host, at {loopback.ADDRESS}'
-      _serve(arguments.port, whom, _start_confined)
+    with contextlib.closing(start(arguments.port)) as worker:
+      worker.wait_until_ready()
+      _print('ready')
+      worker.wait()
+      raise worker_process.WorkerError(
+        f'The TFF worker {worker.describe_end()}'
+      )
   except (OSError, worker_process.WorkerError) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     _print('ended')
 
 
-def _serve(port, whom, start):
-  """Runs the worker that `start` starts, until it ends."""
-  with contextlib.closing(
-    start(port, _NOTICE.format(whom=whom, port=port, host=socket.gethostname()))
-  ) as worker:
-    worker.wait_until_ready()
-    _print('ready')
-    worker.wait()
-    raise worker_process.WorkerError(f'The TFF worker {worker.describe_end()}')
-
-
-def _start_open(port, notice):
+def _start_open(port):
   """Starts a worker that listens on all interfaces."""
-  if socket.has_dualstack_ipv6():
-    options = {'family': socket.AF_INET6, 'dualstack_ipv6': True}
-  else:
-    options = {}
+  is_dual = socket.has_dualstack_ipv6()
+  family = socket.AF_INET6 if is_dual else socket.AF_INET
   # The worker itself would share the port with another worker of this user.
   with _explain_port(port):
-    socket.create_server(('', port), **options).close()
-  _print(notice)
+    socket.create_server(
+      ('', port), family=family, dualstack_ipv6=is_dual
+    ).close()
+  _print_notice(port, 'all who can reach this host')
   return worker_process.WorkerProcess(port)
 
 
-def _start_confined(port, notice):
+def _start_confined(port):
   """Starts a worker that listens on 127.0.0.1 alone."""
   with _explain_port(port):
     listener = loopback.create_listener(port)
-  _print(notice)
+  _print_notice(port, f'the users of this host, at {loopback.ADDRESS}')
   with listener:
     try:
-      return worker_process.start_on_loopback(listener)
+      return worker_process.WorkerProcess(port, listener=listener)
     except loopback.ConfinementError as error:
       raise OSError(
         f'This system does not let the worker be confined to'
@@ -84,19 +76,20 @@ def _start_confined(port, notice):
       ) from error
 
 
+def _print_notice(port, whom):
+  _print(_NOTICE.format(whom=whom, port=port, host=socket.gethostname()))
+
+
 @contextlib.contextmanager
 def _explain_port(port):
   """Turns an error into one that names the flag."""
   try:
     yield
   except OSError as error:
+    reason = f'cannot be listened on: {error.strerror}'
     if error.errno == errno.EADDRINUSE:
-      raise OSError(
-        f'--port={port} is in use by another program; choose another port.'
-      ) from error
-    raise OSError(
-      f'--port={port} cannot be listened on: {error.strerror}'
-    ) from error
+      reason = 'is in use by another program; choose another port.'
+    raise OSError(f'--port={port} {reason}') from error
 
 
 def _parse(argv):

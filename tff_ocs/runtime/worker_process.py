@@ -5,6 +5,7 @@ SIGTERM, SIGKILL): the kernel sees to it. This module imports neither TensorFlow
 nor TFF.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import importlib.util
@@ -18,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import Any
 from typing import Optional
 
 from absl import logging
@@ -45,20 +45,23 @@ class WorkerProcess:
     self,
     port: int,
     *,
+    listener: Optional[socket.socket] = None,
     start_timeout: float = START_TIMEOUT_SECONDS,
     check: Callable[[], None] = lambda: None,
-    launcher_socket: Optional[socket.socket] = None,
   ):
     """Starts the process.
 
     Args:
       port: The port that the worker will listen on.
+      listener: A socket that listens on this port of 127.0.0.1. The worker gets
+        a copy and listens by nothing else. With `None` it listens on all
+        interfaces.
       start_timeout: How long the worker may take to answer, in seconds.
       check: Called again and again during the start; may raise an exception.
-      launcher_socket: What the launcher sends the notifier of listen() to, or
-        `None` if the worker may listen by itself.
 
     Raises:
+      loopback.ConfinementError: If the kernel does not let the worker listen by
+        `listener` alone. Nothing is left of the process then.
       WorkerError: If the process cannot be started.
     """
     binary = _find_worker_binary()
@@ -71,52 +74,66 @@ class WorkerProcess:
     self._start_timeout = start_timeout
     self._deadline = time.monotonic() + start_timeout
     self._log = tempfile.TemporaryFile()
-    fds = () if launcher_socket is None else (launcher_socket.fileno(),)
-    self._process = _start_from_lasting_thread(
-      [
-        sys.executable,
-        # Nothing from the working directory or the environment.
-        '-IS',
-        launcher.__file__,
-        str(os.getpid()),
-        str(fds[0]) if fds else '-1',
-        str(binary),
-        # A worker with a launcher's socket gets another in place of its own.
-        f'--port={0 if fds else port}',
-        f'--max_concurrent_computation_calls={_count_parallel_clients()}',
-      ],
-      env=create_environment(),
-      stdin=subprocess.DEVNULL,
-      stdout=self._log,
-      stderr=self._log,
-      pass_fds=fds,
-      # Ctrl-C is for this process, which then ends the worker.
-      start_new_session=True,
-    )
-    self.channel = channels.create_channel(f'{loopback.ADDRESS}:{port}')
+    ours, theirs = socket.socketpair()
+    with ours:
+      with theirs:
+        self._process = _start_from_lasting_thread(
+          [
+            sys.executable,
+            # Nothing from the working directory or the environment.
+            '-IS',
+            launcher.__file__,
+            str(os.getpid()),
+            '-1' if listener is None else str(theirs.fileno()),
+            str(binary),
+            # With a listener, this socket is replaced before it listens.
+            f'--port={port if listener is None else 0}',
+            f'--max_concurrent_computation_calls={_count_parallel_clients()}',
+          ],
+          env=create_environment(),
+          stdin=subprocess.DEVNULL,
+          stdout=self._log,
+          stderr=self._log,
+          pass_fds=() if listener is None else (theirs.fileno(),),
+          # Ctrl-C is for this process, which then ends the worker.
+          start_new_session=True,
+        )
+      self.channel = channels.create_channel(f'{loopback.ADDRESS}:{port}')
+      if listener is not None:
+        with self._ending_on_error():
+          loopback.hand_over(listener, ours, self.check_start)
 
-  @property
-  def is_running(self) -> bool:
-    """Whether the process has not ended."""
-    return self._process.poll() is None
+  def wait(self, timeout: Optional[float] = None) -> bool:
+    """Waits for the end of the process, for at most `timeout` seconds.
 
-  def wait(self, timeout: Optional[float] = None) -> None:
-    """Waits until the process has ended, for at most `timeout` seconds."""
+    Returns:
+      Whether the process has ended.
+    """
     with contextlib.suppress(subprocess.TimeoutExpired):
       self._process.wait(timeout)
+    return self._process.returncode is not None
 
   def wait_until_ready(self) -> None:
-    """Waits until the worker answers.
+    """Waits until the worker answers; ends it if that fails.
 
     Raises:
       WorkerError: If the worker ends or does not answer in time.
     """
-    channels.wait_until_ready(self.channel, self.check_start)
+    with self._ending_on_error():
+      channels.wait_until_ready(self.channel, self.check_start)
+
+  @contextlib.contextmanager
+  def _ending_on_error(self):
+    try:
+      yield
+    except BaseException:
+      self.close()
+      raise
 
   def check_start(self) -> None:
     """Raises a `WorkerError` if the start has failed or takes too long."""
     self._check()
-    if not self.is_running:
+    if self.wait(0):
       raise WorkerError(
         f'The TFF worker process could not start: it {self.describe_end()}'
       )
@@ -136,9 +153,8 @@ class WorkerProcess:
 
   def describe_end(self) -> str:
     """Says how the process ended, as the rest of a sentence."""
-    return (
-      f'ended with exit status {self._process.returncode}.{self.read_log()}'
-    )
+    status = self._process.returncode
+    return f'ended with exit status {status}.{self.read_log()}'
 
   def read_log(self) -> str:
     """Returns the end of the worker's output, if any, as a sentence."""
@@ -147,52 +163,13 @@ class WorkerProcess:
     return f' Its output ends with:\n{text[-2000:]}' if text else ''
 
 
-def start_on_loopback(
-  listener: socket.socket,
-  *,
-  start_timeout: float = START_TIMEOUT_SECONDS,
-  check: Callable[[], None] = lambda: None,
-) -> WorkerProcess:
-  """Starts a worker that listens by `listener` and by nothing else.
-
-  Args:
-    listener: A socket that listens on 127.0.0.1. The worker gets a copy.
-    start_timeout: How long the worker may take to answer, in seconds.
-    check: Called again and again during the start; may raise an exception.
-
-  Returns:
-    The process, which has begun to listen.
-
-  Raises:
-    loopback.ConfinementError: If the kernel does not support it or forbids it.
-      Nothing is left of the process then.
-    WorkerError: If the process cannot be started.
-  """
-  ours, theirs = socket.socketpair()
-  with ours:
-    with theirs:
-      process = WorkerProcess(
-        listener.getsockname()[1],
-        start_timeout=start_timeout,
-        check=check,
-        launcher_socket=theirs,
-      )
-    try:
-      loopback.hand_over(listener, ours, process.check_start)
-    except BaseException:
-      process.close()
-      raise
-  return process
-
-
 def start_on_free_port(
   *, start_timeout: float, check: Callable[[], None]
 ) -> WorkerProcess:
-  """Starts a worker on a free port and waits until it listens.
+  """Starts a worker on a free port and waits until it answers.
 
   The worker listens on 127.0.0.1 alone. Where the kernel does not let it be
-  confined it listens on all interfaces, which the first worker logs a warning
-  of.
+  confined, it listens on all interfaces, and a warning is logged once.
 
   Args:
     start_timeout: How long the worker may take to answer, in seconds.
@@ -202,45 +179,36 @@ def start_on_free_port(
     The process.
 
   Raises:
-    WorkerError: If the worker cannot be started or does not listen in time, or
+    WorkerError: If the worker cannot be started or does not answer in time, or
       this host cannot connect to itself.
   """
   try:
     listener = loopback.create_listener()
   except OSError as error:
-    raise _create_loopback_error(error) from error
+    raise WorkerError(
+      f'A program on this host cannot connect to {loopback.ADDRESS}'
+      f' ({error.strerror or error}), where the TFF worker would listen; is the'
+      ' loopback interface up (`ip link set lo up`)?'
+    ) from error
   with listener:
+    port = listener.getsockname()[1]
     try:
-      loopback.check_connection(listener)
-    except OSError as error:
-      raise _create_loopback_error(error) from error
-    try:
-      return start_on_loopback(
-        listener, start_timeout=start_timeout, check=check
+      process = WorkerProcess(
+        port, listener=listener, start_timeout=start_timeout, check=check
       )
     except loopback.ConfinementError as error:
       _warn_of_open_ports(str(error))
+    else:
+      process.wait_until_ready()
+      return process
   # Keeps a port free for the worker, which shares it (SO_REUSEPORT).
   with socket.socket() as holder:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((loopback.ADDRESS, 0))
-    process = WorkerProcess(
-      holder.getsockname()[1], start_timeout=start_timeout, check=check
-    )
-    try:
-      process.wait_until_ready()
-    except BaseException:
-      process.close()
-      raise
+    port = holder.getsockname()[1]
+    process = WorkerProcess(port, start_timeout=start_timeout, check=check)
+    process.wait_until_ready()
     return process
-
-
-def _create_loopback_error(error: OSError) -> WorkerError:
-  return WorkerError(
-    f'A program on this host cannot connect to {loopback.ADDRESS}'
-    f' ({error.strerror or error}), where the TFF worker would listen; is the'
-    ' loopback interface up (`ip link set lo up`)?'
-  )
 
 
 @functools.cache  # One warning in a process.
@@ -303,23 +271,19 @@ def _start_from_lasting_thread(
   The kernel's parent-death signal comes when the *thread* that started the
   process ends, and the caller's thread may be a short-lived one.
   """
-  started = threading.Event()
-  result: dict[str, Any] = {}
+  started: concurrent.futures.Future = concurrent.futures.Future()
 
   def run():
     try:
-      result['process'] = subprocess.Popen(command, **kwargs)
+      process = subprocess.Popen(command, **kwargs)
     except Exception as error:
-      result['error'] = error
-    started.set()
-    if 'process' in result:
-      result['process'].wait()
+      started.set_exception(WorkerError(f'Could not start a process: {error}'))
+    else:
+      started.set_result(process)
+      process.wait()
 
   threading.Thread(target=run, name='tff-worker-keeper', daemon=True).start()
-  started.wait()
-  if 'error' in result:
-    raise WorkerError(f'Could not start a process: {result["error"]}')
-  return result['process']
+  return started.result()
 
 
 def threads_per_client() -> int:

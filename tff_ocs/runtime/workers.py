@@ -1,12 +1,14 @@
 """Workers as a context uses them: connected when first needed, and again."""
 
+import abc
+import contextlib
 import re
 import threading
 import time
 from typing import Any
 from typing import Optional
-from typing import Protocol
 
+import grpc
 import tensorflow_federated as tff
 
 from tff_ocs.runtime import channels
@@ -14,7 +16,7 @@ from tff_ocs.runtime import worker_process
 from tff_ocs.runtime.worker_process import WorkerError
 
 
-class Worker(Protocol):
+class Worker(abc.ABC):
   """A TFF worker, on this machine or elsewhere.
 
   Attributes:
@@ -22,6 +24,25 @@ class Worker(Protocol):
   """
 
   outlives_context: bool
+
+  def __init__(self, timeout_name: str, timeout: float):
+    """Initializes `Worker`.
+
+    Args:
+      timeout_name: The name of the argument `timeout` for error messages.
+      timeout: How long the worker may take to answer, in seconds.
+
+    Raises:
+      ValueError: If `timeout` is not above 0.
+    """
+    if not timeout > 0:
+      raise ValueError(
+        f'{timeout_name} must be above 0 seconds, found {timeout!r}.'
+      )
+    self._timeout = timeout
+    self._lock = threading.Lock()
+    self._is_closed = False
+    self._stub: Optional[tff.framework.RemoteExecutorStub] = None
 
   def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorStub:
     """Returns a stub for a live worker, the same as before if it still lives.
@@ -32,15 +53,47 @@ class Worker(Protocol):
     Raises:
       WorkerError: If the worker cannot be started or reached, or was closed.
     """
-
-  def describe_loss(self) -> str:
-    """Returns a sentence on a worker that has just failed."""
+    with self._lock:
+      self._check_not_closed()
+      if self._stub is None or self._is_lost(is_retry):
+        self._stub = None
+        self._stop()
+        try:
+          channel = self._start()
+        except BaseException:
+          self._stop()
+          raise
+        self._stub = _Stub(channels.UnwatchedChannel(channel))
+      return self._stub
 
   def close(self) -> None:
     """Ends the connection, and the worker if it is this object's."""
+    self._is_closed = True  # Ends a start that another thread waits for.
+    with self._lock:
+      self._stop()
+
+  @abc.abstractmethod
+  def describe_loss(self) -> str:
+    """Returns a sentence on a worker that has just failed."""
+
+  @abc.abstractmethod
+  def _start(self) -> Any:
+    """Starts the worker or connects to it, and returns its channel."""
+
+  @abc.abstractmethod
+  def _stop(self) -> None:
+    """Undoes `_start`, even if that has failed or was never called."""
+
+  @abc.abstractmethod
+  def _is_lost(self, is_retry: bool) -> bool:
+    """Whether a worker that was started needs another start."""
+
+  def _check_not_closed(self):
+    if self._is_closed:
+      raise create_left_error()
 
 
-class LocalWorker:
+class LocalWorker(Worker):
   """A worker process on this machine, started when first needed."""
 
   outlives_context = False
@@ -54,62 +107,34 @@ class LocalWorker:
     Raises:
       ValueError: If `start_timeout` is not above 0.
     """
-    self._start_timeout = _check_timeout('start_timeout', start_timeout)
-    self._lock = threading.Lock()
-    self._is_closed = False
+    super().__init__('start_timeout', start_timeout)
     self._process: Optional[worker_process.WorkerProcess] = None
-    self._stub: Any = None
 
-  def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorStub:
-    """Returns a stub for a live worker; starts one if needed."""
-    with self._lock:
-      self._check_not_closed()
-      if self._process is not None:
-        if is_retry:
-          # A process can be seen to end later than its connection.
-          self._process.wait(1)
-        if self._process.is_running:
-          return self._stub
-      self._stop()
-      self._start()
-      return self._stub
-
-  def describe_loss(self) -> str:
+  def describe_loss(self):
     with self._lock:
       if self._process is None:
         return 'It could not be started again.'
-      self._process.wait(1)
-      if self._process.is_running:
-        return f'Its process still runs.{self._process.read_log()}'
-      return f'The last one {self._process.describe_end()}'
-
-  def close(self) -> None:
-    self._is_closed = True  # Ends a start that another thread waits for.
-    with self._lock:
-      self._stop()
-
-  def _check_not_closed(self):
-    if self._is_closed:
-      raise create_left_error()
+      if self._process.wait(1):
+        return f'The last one {self._process.describe_end()}'
+      return f'Its process still runs.{self._process.read_log()}'
 
   def _start(self):
     self._process = worker_process.start_on_free_port(
-      start_timeout=self._start_timeout, check=self._check_not_closed
+      start_timeout=self._timeout, check=self._check_not_closed
     )
-    try:
-      self._process.wait_until_ready()
-      self._stub = _create_stub(self._process.channel)
-    except BaseException:
-      self._stop()
-      raise
+    return self._process.channel
 
   def _stop(self):
     if self._process is not None:
       self._process.close()
-      self._process = self._stub = None
+      self._process = None
+
+  def _is_lost(self, is_retry):
+    # A process can be seen to end later than its connection.
+    return self._process.wait(1 if is_retry else 0)
 
 
-class RemoteWorker:
+class RemoteWorker(Worker):
   """A worker that was started separately."""
 
   outlives_context = True
@@ -125,6 +150,7 @@ class RemoteWorker:
       ValueError: If `address` is not of the form 'host:port', or
         `connect_timeout` is not above 0.
     """
+    super().__init__('connect_timeout', connect_timeout)
     match = re.fullmatch(
       r'([^\s/:\[\]]+|\[[^\s/\[\]]+\]):([0-9]{1,5})', str(address)
     )
@@ -134,84 +160,49 @@ class RemoteWorker:
         f" '[::1]:8000', with a port from 1 to 65535, found {address!r}."
       )
     self._address = address
-    self._connect_timeout = _check_timeout('connect_timeout', connect_timeout)
-    self._lock = threading.Lock()
-    self._is_closed = False
     self._channel: Any = None
-    self._stub: Any = None
 
-  def connect(self, is_retry: bool) -> tff.framework.RemoteExecutorStub:
-    """Returns a stub over a live connection."""
-    with self._lock:
-      self._check_not_closed()
-      if self._stub is None or is_retry:
-        self._stop()
-        self._start()
-      return self._stub
-
-  def describe_loss(self) -> str:
+  def describe_loss(self):
     return f'It is at {self._address}; this program has not started it.'
 
-  def close(self) -> None:
-    self._is_closed = True  # Ends a start that another thread waits for.
-    with self._lock:
-      self._stop()
-
-  def _check_not_closed(self):
-    if self._is_closed:
-      raise create_left_error()
-
   def _start(self):
-    deadline = time.monotonic() + self._connect_timeout
+    deadline = time.monotonic() + self._timeout
 
     def check():
       self._check_not_closed()
       if time.monotonic() > deadline:
         raise WorkerError(
           f'No TFF worker answers at {self._address} within'
-          f' {self._connect_timeout:g} s; is one running there?'
+          f' {self._timeout:g} s; is one running there?'
         )
 
     self._channel = channels.create_channel(
       self._address, channels.KEEPALIVE_OPTIONS
     )
-    try:
-      channels.wait_until_ready(self._channel, check)
-    except BaseException:
-      self._stop()
-      raise
-    self._stub = _create_stub(self._channel)
+    channels.wait_until_ready(self._channel, check)
+    return self._channel
 
   def _stop(self):
     if self._channel is not None:
       self._channel.close()
-      self._channel = self._stub = None
+
+  def _is_lost(self, is_retry):
+    return is_retry
 
 
 class _Stub(tff.framework.RemoteExecutorGrpcStub):
-  """A stub whose values may be deleted after its channel was closed.
+  """A stub whose values may be deleted after their worker was lost.
 
-  TFF disposes of values when they are garbage collected, which can be after
-  their worker was lost. The error would be printed with a traceback.
+  TFF disposes of values when they are garbage collected. An error would be
+  printed with a traceback.
   """
 
   def dispose(self, request):
-    try:
-      return super().dispose(request)
-    except ValueError:  # The channel is closed.
-      return None
-
-
-def _create_stub(channel: Any) -> tff.framework.RemoteExecutorGrpcStub:
-  return _Stub(channels.UnwatchedChannel(channel))
+    # A closed channel raises a ValueError.
+    with contextlib.suppress(ValueError, grpc.RpcError):
+      super().dispose(request)
 
 
 def create_left_error() -> WorkerError:
   """Returns the error of a computation whose context was left."""
   return WorkerError('The context of this TFF computation was left.')
-
-
-def _check_timeout(name: str, seconds: float) -> float:
-  if not seconds > 0:
-    raise ValueError(f'{name} must be above 0 seconds, found {seconds!r}.')
-  return float(seconds)

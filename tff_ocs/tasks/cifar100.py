@@ -20,7 +20,6 @@ NUM_CLASSES = 100
 NUM_PARAMETERS = 5_897_508
 
 DATABASE = 'cifar100.sqlite'
-_NUM_REAL_CLIENTS = 500
 
 
 def build_model(
@@ -41,22 +40,18 @@ def build_model(
     A `tff.learning.models.FunctionalModel` on (uint8[None, 32, 32, 3],
     int32[None]), with the mean cross entropy as its loss.
   """
-  rng = np.random.default_rng(seed)
   channels = (3, 32, 64, 128, 128, 256, 256)
   units = (4 * 4 * channels[-1], 1024, 512, NUM_CLASSES)
-  weights = []
-  for shape in (
-    *((3, 3, *pair) for pair in zip(channels, channels[1:])),
-    *zip(units, units[1:]),
-  ):
-    weights.append(task.glorot_uniform(rng, shape))
-    weights.append(np.zeros(shape[-1], np.float32))
-  assert sum(w.size for w in weights) == NUM_PARAMETERS
+  weights = task.initial_layers(
+    seed,
+    (
+      *((3, 3, *pair) for pair in zip(channels, channels[1:])),
+      *zip(units, units[1:]),
+    ),
+  )
 
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training  # The model is the same in training and evaluation.
-    layers = list(zip(model_weights[0][::2], model_weights[0][1::2]))
+  def predict(weights, x):
+    layers = list(zip(weights[::2], weights[1::2]))
     x = tf.cast(x, tf.float32)
     if scale_inputs:
       x /= 255
@@ -72,11 +67,10 @@ def build_model(
     kernel, bias = layers[8]
     return tf.matmul(x, kernel) + bias
 
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(tuple(weights), ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=task.mean_cross_entropy,
-    input_spec=(
+  return task.build_model(
+    weights,
+    predict,
+    (
       tf.TensorSpec([None, 32, 32, 3], tf.uint8),
       tf.TensorSpec([None], tf.int32),
     ),
@@ -106,32 +100,26 @@ def load_tff(
     DataError: If the file cannot be found or downloaded, is not the data set,
       or has values out of range.
   """
-  path = client_data.get_tff_database(
+  train, test = client_data.open_tff_database(
     DATABASE,
     ['train', 'test'],
+    _parse,
     tff.simulation.datasets.cifar100.load_data,
     cache_dir=cache_dir,
     offline_source='synthetic',
   )
-  train = client_data.SqlClientData(path, 'train', _parse)
-  test = client_data.SqlClientData(path, 'test', _parse)
   num_clients = len(train.client_ids)
   if data_name is None:
     data_name = (
       'Federated CIFAR-100'
-      if num_clients == _NUM_REAL_CLIENTS
+      if num_clients == 500
       else f'images in {DATABASE}, {num_clients} clients'
     )
-  # By client, because a parsed image is int64, eight times as large as uint8.
-  test_x, test_y = (
-    np.concatenate(arrays)
-    for arrays in zip(*(test.read(i) for i in test.client_ids))
-  )
   return task.Task(
     _with_scale(data_name, scale_inputs),
     build_model(seed, scale_inputs=scale_inputs),
     train,
-    client_data.Examples(test_x, test_y),
+    test.read_all(),
   )
 
 

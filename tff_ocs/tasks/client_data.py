@@ -3,7 +3,6 @@
 import abc
 import contextlib
 import pathlib
-import shutil
 import sqlite3
 import tempfile
 import types
@@ -92,6 +91,18 @@ class ClientData(abc.ABC):
       self._kept[client_id] = _pack(self.read(client_id))
     return self._kept[client_id]
 
+  def read_all(self) -> Examples:
+    """Reads all clients' examples, by client, without keeping them.
+
+    Returns:
+      The `Examples` of all clients, in the order of `client_ids`.
+
+    Raises:
+      DataError: As for `examples`.
+    """
+    x, y = zip(*map(self.read, self.client_ids))
+    return Examples(np.concatenate(x), np.concatenate(y))
+
   @abc.abstractmethod
   def read(self, client_id: str) -> Examples:
     """Reads a client's examples without keeping them in memory.
@@ -117,13 +128,10 @@ class ArrayClientData(ClientData):
       examples: The `Examples` of each client, by id.
     """
     super().__init__({i: len(e.y) for i, e in examples.items()})
-    self._examples = dict(examples)
+    self._kept.update(examples)
 
   def read(self, client_id):
-    return self._examples[client_id]
-
-  def _keep(self, client_id):
-    return self.read(client_id)
+    return self.examples(client_id)
 
 
 class SelectedClientData(ClientData):
@@ -141,15 +149,14 @@ class SelectedClientData(ClientData):
       selection: The indices of the examples to keep, by the id of each client
         to keep; `None` keeps all of a client's examples.
     """
-    sizes = base.num_examples
     super().__init__(
       {
-        i: sizes[i] if chosen is None else len(chosen)
+        i: base.num_examples[i] if chosen is None else len(chosen)
         for i, chosen in selection.items()
       }
     )
     self._base = base
-    self._selection = dict(selection)
+    self._selection = selection
 
   def read(self, client_id):
     # `base.examples` would also keep the examples that are not selected.
@@ -227,23 +234,38 @@ class SqlClientData(ClientData):
       DataError: If the file is missing, partial or has another schema, or the
         split is missing.
     """
-    check_database(path, [split])
     self._path = pathlib.Path(path)
     self._split = split
     self._parse = parse
-    rows = self._query(
-      'SELECT client_id, num_examples FROM client_metadata'
-      ' WHERE split_name = ?',
-      split,
+    if not self._path.is_file():
+      raise DataError(f'{path} does not exist.')
+    ((size,),) = self._query(
+      'SELECT page_size * page_count FROM pragma_page_size, pragma_page_count'
     )
-    for client_id, size in rows:
+    if self._path.stat().st_size < size:  # SQLite sees missing pages only.
+      raise self._error('is partial: the end of its last page is missing')
+    # Another database is found out here rather than while it is read.
+    self._query(
+      'SELECT split_name, client_id, serialized_example_proto FROM examples'
+      ' LIMIT 1'
+    )
+    rows = self._query(
+      'SELECT split_name, client_id, num_examples FROM client_metadata'
+    )
+    splits = {row[0] for row in rows}
+    if split not in splits:
+      raise self._error(
+        f'is another data set: it has the splits {sorted(splits)} and lacks'
+        f' {split!r}'
+      )
+    sizes = {client_id: size for name, client_id, size in rows if name == split}
+    for client_id, size in sizes.items():
       if not (isinstance(client_id, str) and isinstance(size, int)):
-        raise DataError(
-          f'{path} announces {size!r} examples of client {client_id!r} in the'
-          f' split {split}; a client is named by text and has a number of'
-          f' examples. {_way_out(self._path)}'
+        raise self._error(
+          f'announces {size!r} examples of client {client_id!r} in the split'
+          f' {split}; a client is named by text and has a number of examples'
         )
-    super().__init__(dict(rows))
+    super().__init__(sizes)
 
   def read(self, client_id):
     rows = self._query(
@@ -253,13 +275,26 @@ class SqlClientData(ClientData):
       self._split,
     )
     announced = self.num_examples[client_id]
-    return self._parse_rows(rows, announced, f'client {client_id}')
+    if len(rows) != announced:
+      raise self._error(
+        f'announces {announced} examples of client {client_id}, but holds'
+        f' {len(rows)}'
+      )
+    try:
+      return self._parse([row[0] for row in rows])
+    except DataError as error:
+      raise DataError(f'{self._path}, client {client_id}: {error}.') from error
+    except Exception as error:  # The parser may be any TensorFlow code.
+      raise self._error(
+        f'holds examples of another data set (client {client_id}):'
+        f' {_reason(error)}'
+      ) from error
 
-  def read_all(self) -> Examples:
-    """Reads all examples of the split at once, in the file's order.
+  def read_at_once(self) -> Examples:
+    """Reads all examples in one batch, which takes more memory but less time.
 
     Returns:
-      The `Examples` of all clients.
+      The `Examples` of all clients, in the file's order.
 
     Raises:
       DataError: As for `examples`.
@@ -269,120 +304,52 @@ class SqlClientData(ClientData):
       ' WHERE split_name = ? ORDER BY rowid',
       self._split,
     )
-    announced = sum(self.num_examples.values())
-    try:
-      return self._parse_rows(rows, announced, f'split {self._split}')
-    except DataError:
-      # Read again by client, so that the message names the client.
-      for client_id in self.client_ids:
-        self.read(client_id)
-      raise
+    if len(rows) == sum(self.num_examples.values()):
+      with contextlib.suppress(Exception):
+        return self._parse([row[0] for row in rows])
+    return self.read_all()  # Its error names the client.
 
   def _query(self, query, *arguments):
+    # Without locks, which some shared file systems lack: nobody writes here.
+    uri = f'{self._path.resolve().as_uri()}?mode=ro&immutable=1'
     try:
-      with _open_database(self._path) as connection:
+      with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         return connection.execute(query, arguments).fetchall()
     except sqlite3.Error as error:
-      raise DataError(
-        f'{self._path} cannot be read: {error}. {_way_out(self._path)}'
+      raise self._error(
+        'is partial, or is not an SQLite database of'
+        f' tff.simulation.datasets: {error}'
       ) from error
 
-  def _parse_rows(self, rows, announced, owner):
-    if len(rows) != announced:
-      raise DataError(
-        f'{self._path} announces {announced} examples of {owner}, but holds'
-        f' {len(rows)}. {_way_out(self._path)}'
-      )
-    try:
-      return self._parse([row[0] for row in rows])
-    except DataError as error:
-      raise DataError(f'{self._path}, {owner}: {error}.') from error
-    except Exception as error:  # The parser may be any TensorFlow code.
-      raise DataError(
-        f'{self._path} holds examples of another data set ({owner}):'
-        f' {_reason(error)}. {_way_out(self._path)}'
-      ) from error
-
-
-def check_database(
-  path: Union[str, pathlib.Path], splits: Sequence[str]
-) -> None:
-  """Checks that a file is a complete database of `tff.simulation.datasets`.
-
-  TFF itself accepts any file of the right name, even a partial download.
-
-  Args:
-    path: The database file.
-    splits: The splits that the file must have, each with at least one client.
-
-  Raises:
-    DataError: If the file is not such a database; the message says what is
-      wrong and what to do.
-  """
-  path = pathlib.Path(path)
-  if not path.is_file():
-    raise DataError(f'{path} does not exist.')
-  with path.open('rb') as file:
-    header = file.read(100)
-  if len(header) < 100 or not header.startswith(b'SQLite format 3\0'):
-    raise DataError(f'{path} is not an SQLite database. {_way_out(path)}')
-  # A page size of 1 stands for 65,536 bytes.
-  page_size = int.from_bytes(header[16:18], 'big')
-  page_size = 2**16 if page_size == 1 else page_size
-  num_pages = int.from_bytes(header[28:32], 'big')
-  if path.stat().st_size != page_size * num_pages:
-    raise DataError(
-      f'{path} is partial: it has {path.stat().st_size:,} bytes of'
-      f' {page_size * num_pages:,}. {_way_out(path)}'
-    )
-  try:
-    with _open_database(path) as connection:
-      for table, columns in _SCHEMA.items():
-        found = {
-          row[1] for row in connection.execute(f'PRAGMA table_info({table})')
-        }
-        if not columns <= found:
-          raise DataError(
-            f'{path} is another kind of database: its table {table!r} lacks'
-            f' the columns {sorted(columns - found)}. {_way_out(path)}'
-          )
-      found = {
-        row[0]
-        for row in connection.execute(
-          'SELECT DISTINCT split_name FROM client_metadata'
-        )
-      }
-  except sqlite3.Error as error:
-    raise DataError(
-      f'{path} cannot be read: {error}. {_way_out(path)}'
-    ) from error
-  if not set(splits) <= found:
-    raise DataError(
-      f'{path} is another data set: it has the splits {sorted(found)} and'
-      f' lacks {sorted(set(splits) - found)}. {_way_out(path)}'
+  def _error(self, fault):
+    return DataError(
+      f'{self._path} {fault}. Delete or move {self._path.name} there and'
+      ' download it again, or put the right file in its place.'
     )
 
 
-def get_tff_database(
+def open_tff_database(
   name: str,
   splits: Sequence[str],
+  parse: Callable[[Sequence[bytes]], Examples],
   load_data: Callable[..., object],
   *,
   cache_dir: Optional[str],
   offline_source: str,
-) -> pathlib.Path:
-  """Finds a data set's file, downloads it if it is missing, and checks it.
+) -> list[SqlClientData]:
+  """Opens a data set's file and downloads it if it is missing.
 
   Args:
     name: The file's name.
-    splits: The splits that the file must have.
+    splits: The splits to open.
+    parse: As for `SqlClientData`.
     load_data: TFF's own loader of the data set. It takes the argument
       `cache_dir`, downloads a missing file, and opens the file.
     cache_dir: The folder of the file; `None` is TFF's own default, `~/.tff`.
     offline_source: The --data_source that needs no download, for the message.
 
   Returns:
-    The file's path.
+    The clients of each split.
 
   Raises:
     DataError: If the file can neither be found nor downloaded, or is not the
@@ -398,58 +365,36 @@ def get_tff_database(
   path = folder / name
   if not path.exists():
     _download(path, load_data, offline_source)
-  check_database(path, splits)
+  # TFF itself accepts any file of the right name, even a partial download.
+  opened = [SqlClientData(path, split, parse) for split in splits]
   load_data(cache_dir=str(folder))
-  return path
+  return opened
 
 
 def _download(path, load_data, offline_source):
   """Downloads into a folder of its own, since TFF accepts partial files."""
-  folder, name = path.parent, path.name
+  missing = f'{path.name} is not in {path.parent}, and'
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = tempfile.mkdtemp(prefix='download-', dir=folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = tempfile.TemporaryDirectory(prefix='download-', dir=path.parent)
   except OSError as error:
     raise DataError(
-      f'{name} is not in {folder}, and cannot be written there: {error}.'
-      ' Name another folder with --cache_dir.'
+      f'{missing} cannot be written there: {error}. Name another folder with'
+      ' --cache_dir.'
     ) from error
-  try:
-    load_data(cache_dir=partial)
-    (pathlib.Path(partial) / name).replace(path)
-  except Exception as error:  # Network, disk, decompression.
-    raise DataError(
-      f'{name} is not in {folder}, and TFF could not download it:'
-      f' {_reason(error)}. Put the file there, name its folder with'
-      ' --cache_dir, or use data that needs no download:'
-      f' --data_source={offline_source}.'
-    ) from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
-
-
-_SCHEMA = {
-  'examples': {'split_name', 'client_id', 'serialized_example_proto'},
-  'client_metadata': {'client_id', 'split_name', 'num_examples'},
-}
-
-
-def _open_database(path):
-  """Returns a context manager for a read-only connection to the database."""
-  uri = pathlib.Path(path).resolve().as_uri()
-  # Without locks, which some shared file systems lack: nobody writes here.
-  connection = sqlite3.connect(f'{uri}?mode=ro&immutable=1', uri=True)
-  return contextlib.closing(connection)
+  with partial as folder:
+    try:
+      load_data(cache_dir=folder)
+      (pathlib.Path(folder) / path.name).replace(path)
+    except Exception as error:  # Network, disk, decompression.
+      raise DataError(
+        f'{missing} TFF could not download it: {_reason(error)}. Put the file'
+        ' there, name its folder with --cache_dir, or use data that needs no'
+        f' download: --data_source={offline_source}.'
+      ) from error
 
 
 def _reason(error):
   """Describes an exception in one line."""
   lines = str(error).strip().splitlines()
   return lines[0].rstrip('.') if lines else type(error).__name__
-
-
-def _way_out(path):
-  return (
-    f'Delete or move {path.name} there and download it again, or put the'
-    ' right file in its place.'
-  )

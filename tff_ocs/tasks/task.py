@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -79,15 +80,15 @@ def hold_out(task: Task, fraction: float) -> Task:
   # The middles of equal parts of the order.
   places = (np.arange(num_held_out) + 0.5) * num_clients / num_held_out
   held_out = {by_size[place] for place in places.astype(int)}
-  # `examples` would keep these arrays in memory a second time.
-  x, y = zip(*(task.train.read(client_id) for client_id in sorted(held_out)))
   return dataclasses.replace(
     task,
     data_name=f'{task.data_name}, {num_held_out} clients held out to validate',
     train=client_data.SelectedClientData(
       task.train, {i: None for i in sizes if i not in held_out}
     ),
-    test=client_data.Examples(np.concatenate(x), np.concatenate(y)),
+    test=client_data.SelectedClientData(
+      task.train, dict.fromkeys(held_out)
+    ).read_all(),
   )
 
 
@@ -190,6 +191,36 @@ def build_evaluation(
   return evaluate
 
 
+def build_model(
+  weights: Sequence[np.ndarray],
+  predict: Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor],
+  input_spec: tuple[tf.TensorSpec, tf.TensorSpec],
+) -> tff.learning.models.FunctionalModel:
+  """Builds a model with the loss of all tasks, the mean cross entropy.
+
+  Args:
+    weights: The initial weights, all of them trainable.
+    predict: A function from weights and inputs to logits of shape [batch, ...,
+      num_classes]. It is the same in training and evaluation.
+    input_spec: The types of the inputs and the labels.
+
+  Returns:
+    The `tff.learning.models.FunctionalModel`.
+  """
+
+  @tf.function
+  def predict_on_batch(model_weights, x, training):
+    del training
+    return predict(model_weights[0], x)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(tuple(weights), ()),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=mean_cross_entropy,
+    input_spec=input_spec,
+  )
+
+
 def mean_cross_entropy(logits, labels, sample_weight=None):
   """Computes the loss of all tasks, as `FunctionalModel` expects it.
 
@@ -225,3 +256,23 @@ def glorot_uniform(
   receptive_field = int(np.prod(shape[:-2]))
   limit = np.sqrt(6 / (receptive_field * (shape[-2] + shape[-1])))
   return rng.uniform(-limit, limit, shape).astype(np.float32)
+
+
+def initial_layers(
+  seed: int, shapes: Iterable[Sequence[int]]
+) -> list[np.ndarray]:
+  """Draws the initial weights of layers that have a kernel and a bias.
+
+  Args:
+    seed: The seed.
+    shapes: The shapes of the kernels, see `glorot_uniform`.
+
+  Returns:
+    The kernel and the bias of each layer in turn; the biases are 0.
+  """
+  rng = np.random.default_rng(seed)
+  weights = []
+  for shape in shapes:
+    weights.append(glorot_uniform(rng, shape))
+    weights.append(np.zeros(shape[-1], np.float32))
+  return weights
