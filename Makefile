@@ -19,7 +19,7 @@ demo: .venv/stamp
 	$(PYTHON) -m experiments.demo
 
 test: .venv/stamp
-	$(PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadfile $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n auto --maxprocesses=4 --dist worksteal $(PYTEST_ARGS)
 
 lint: .venv/stamp
 	$(PYTHON) -m ruff check .

@@ -12,13 +12,12 @@ most 10 %.
 
 import os
 
-import numpy as np
 from absl import app
 from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
+from benchmarks import digits
 from benchmarks import processes
-from tff_ocs import simple_fedavg
 from tff_ocs.tasks import femnist
 
 _CYCLES = flags.DEFINE_integer('cycles', 4, 'The cycles.', 2)
@@ -38,7 +37,7 @@ def main(argv):
     client_learning_rate=2**-3,
     batch_size=20,
   )
-  clients = _draw_clients(sizes[-1])
+  clients = digits.draw_clients([4] * sizes[-1])
   print(f'{"cycle":>5}', *(f'{f"n={n}":>7}' for n in shown), f'{"largest":>9}')
   largest = []
   with tff_ocs.execution.use_local_context():
@@ -58,18 +57,6 @@ def main(argv):
       )
   growth = max(largest[1:]) / largest[0] - 1
   print(f'growth after the first cycle: {growth:+.1%}')
-
-
-def _draw_clients(num_clients):
-  rng = np.random.default_rng(0)
-  return [
-    {
-      'x': rng.random((4, 28, 28), dtype=np.float32),
-      'y': rng.integers(0, femnist.NUM_CLASSES, 4).astype(np.int32),
-      'seed': simple_fedavg.client_seed(0, 0, str(i)),
-    }
-    for i in range(num_clients)
-  ]
 
 
 if __name__ == '__main__':

@@ -9,8 +9,6 @@ out.
 *   tff_ocs: `tff_ocs.tasks.task.build_evaluation`, as in the round loop.
 """
 
-import time
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -18,6 +16,7 @@ from absl import app
 from absl import flags
 
 import tff_ocs  # noqa: F401, I001, first: it quietens TensorFlow.
+from benchmarks import timing
 from tff_ocs.tasks import cifar100
 from tff_ocs.tasks import femnist
 from tff_ocs.tasks import shakespeare
@@ -38,20 +37,18 @@ def main(argv):
   print(f'{"":14}{"examples":>9}{"bare, s":>9}{"tff_ocs, s":>11}{"ratio":>7}')
   for name, task in tasks.items():
     weights = tff.learning.models.ModelWeights(*task.model.initial_weights)
-    contenders = {
-      'bare': _build_bare(task),
-      'tff_ocs': task_lib.build_evaluation(
-        task.model, task.test, batch_size=_BATCH_SIZE
-      ),
-    }
-    seconds = {contender: [] for contender in contenders}
-    for turn in range(_TIMES.value + 1):
-      for contender in list(contenders)[:: 1 if turn % 2 else -1]:
-        start = time.perf_counter()
-        contenders[contender](weights)
-        if turn > 0:
-          seconds[contender].append(time.perf_counter() - start)
-    bare, own = (np.array(values) for values in seconds.values())
+    bare = _build_bare(task)
+    own = task_lib.build_evaluation(
+      task.model, task.test, batch_size=_BATCH_SIZE
+    )
+    seconds = timing.take_turns(
+      {
+        'bare': lambda run=bare, weights=weights: run(weights),
+        'tff_ocs': lambda run=own, weights=weights: run(weights),
+      },
+      _TIMES.value,
+    )
+    bare, own = seconds.values()
     print(
       f'{name:14}{len(task.test.y):9}{np.median(bare):9.3f}'
       f'{np.median(own):11.3f}{np.median(own / bare):7.2f}'

@@ -5,12 +5,11 @@ of the same float64 norms in turns, for three distributions of the norms and
 several m. It prints the medians in milliseconds and their ratio.
 """
 
-import time
-
 import numpy as np
 from absl import app
 from absl import flags
 
+from benchmarks import timing
 from tff_ocs import probabilities
 
 _TIMES = flags.DEFINE_integer('times', 20, 'The number of timed repeats.', 2)
@@ -34,20 +33,16 @@ def main(argv):
   for kind, draw in _KINDS.items():
     norms = draw(np.random.default_rng(0), n)
     for fraction in _FRACTIONS:
-      contenders = (
-        lambda norms=norms: np.sort(norms),
-        lambda norms=norms, m=fraction * n: probabilities.optimal_probabilities(
-          norms, m
-        ),
+      seconds = timing.take_turns(
+        {
+          'sort': lambda norms=norms: np.sort(norms),
+          'OCS': lambda norms=norms, m=fraction * n: (
+            probabilities.optimal_probabilities(norms, m)
+          ),
+        },
+        _TIMES.value,
       )
-      seconds = ([], [])
-      for turn in range(_TIMES.value + 1):
-        for run, values in zip(contenders, seconds):
-          start = time.perf_counter()
-          run()
-          if turn > 0:
-            values.append(time.perf_counter() - start)
-      sort, own = (1e3 * np.median(values) for values in seconds)
+      sort, own = (1e3 * np.median(values) for values in seconds.values())
       print(f'{kind:20}{fraction:7g}{sort:8.1f}{own:8.1f}{own / sort:8.2f}')
 
 

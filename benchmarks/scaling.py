@@ -10,8 +10,6 @@ coins are tossed.
 
 import concurrent.futures
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -21,8 +19,8 @@ from absl import app
 from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
+from benchmarks import digits
 from benchmarks import processes
-from tff_ocs import simple_fedavg
 from tff_ocs.tasks import femnist
 
 _COHORT_SIZES = flags.DEFINE_list(
@@ -45,18 +43,9 @@ def main(argv):
   )
   first = None
   for n in map(int, _COHORT_SIZES.value):
-    output = subprocess.run(
-      [
-        sys.executable,
-        '-m',
-        'benchmarks.scaling',
-        f'--one={n}',
-        f'--rounds={_ROUNDS.value}',
-      ],
-      check=True,
-      stdout=subprocess.PIPE,
-      text=True,
-    ).stdout
+    output = processes.output_of(
+      '-m', 'benchmarks.scaling', f'--one={n}', f'--rounds={_ROUNDS.value}'
+    )
     seconds, before, peak = map(float, output.split())
     of_client = seconds / n, (peak - before) / n
     first = first or of_client
@@ -69,17 +58,8 @@ def main(argv):
 
 def _measure(n, num_rounds):
   """Median seconds of a round, megabytes before the first, and their peak."""
-  rng = np.random.default_rng(0)
-  clients = []
-  for i in range(n):
-    size = 300 if i < n // 10 else 7
-    clients.append(
-      {
-        'x': rng.random((size, 28, 28), dtype=np.float32),
-        'y': rng.integers(0, femnist.NUM_CLASSES, size).astype(np.int32),
-        'seed': simple_fedavg.client_seed(0, 0, str(i)),
-      }
-    )
+  num_large = n // 10
+  clients = digits.draw_clients([300] * num_large + [7] * (n - num_large))
   process = tff_ocs.build_federated_averaging_process(
     femnist.build_model(seed=0),
     tff_ocs.ApproximateOptimalSampling(n / 10),

@@ -5,44 +5,36 @@ The defaults are the paper's. An example that needs no download:
   python -m experiments.cifar100 --data_source=synthetic --sampling=aocs
 """
 
-import sys
-
 from absl import app
 from absl import flags
 
 from experiments.runs import experiment_flags
 from experiments.runs import program
+from programs import definer
 from programs import entry
 
-_OWN_FLAGS = ('data_source', 'scale_inputs')
 # Tuned on a holdout set by the authors (Appendix G).
 _UNIFORM_LEARNING_RATE = 3e-4
 _LEARNING_RATE = 1e-3
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags.
-
-  Args:
-    values: The flags to add them to.
-  """
-  flags.DEFINE_enum(
+  """Defines the program's flags."""
+  define = definer.Definer(values)
+  define.enum(
     'data_source',
     'tff',
     ['tff', 'synthetic'],
     'The source of the images: Federated CIFAR-100 through TFF (tff); generated'
     ' images, without a download (synthetic).',
-    flag_values=values,
   )
-  flags.DEFINE_bool(
+  define.bool(
     'scale_inputs',
     False,
     "Scale the inputs from 0..255 to [0, 1]. The paper's step sizes are for"
     ' inputs that are not scaled, so give --client_learning_rate too.',
-    flag_values=values,
   )
   experiment_flags.define(values)
-  flags.adopt_module_key_flags(experiment_flags, values)
   # From the authors' code; the paper does not name them.
   values.set_default('total_rounds', 1001)
   values.set_default('rounds_per_eval', 10)
@@ -54,35 +46,30 @@ def main(argv):
 
 
 def run(values: flags.FlagValues) -> None:
-  """Runs the experiment.
+  """Runs the experiment."""
+  program.run(values, _describe)
 
-  Args:
-    values: The program's flags.
-  """
-  try:
-    experiment_flags.check(values)
-  except experiment_flags.SettingError as error:
-    sys.exit(f'error: {error}')
-  program.setup()
-  from experiments.runs import experiment
+
+def _describe(values):
+  experiment_flags.check(values)
+  scaled = '_scaled' if values.scale_inputs else ''
+  return experiment_flags.Experiment(
+    name='CIFAR100',
+    data=f'cifar100_{values.data_source}{scaled}',
+    step_size=_paper_step_size(values),
+    own_flags=('data_source', 'scale_inputs'),
+    load_task=lambda: _load_task(values),
+  )
+
+
+def _load_task(values):
   from tff_ocs.tasks import cifar100
 
-  def load_task():
-    settings = {'seed': values.seed, 'scale_inputs': values.scale_inputs}
-    if values.data_source == 'synthetic':
-      return cifar100.load_synthetic(**settings)
-    return cifar100.load_tff(
-      cache_dir=values.cache_dir, data_name=values.data_name, **settings
-    )
-
-  experiment.run(
-    values,
-    load_task=load_task,
-    experiment='CIFAR100',
-    data=f'cifar100_{values.data_source}'
-    + ('_scaled' if values.scale_inputs else ''),
-    step_size=_paper_step_size(values),
-    own_flags=_OWN_FLAGS,
+  settings = {'seed': values.seed, 'scale_inputs': values.scale_inputs}
+  if values.data_source == 'synthetic':
+    return cifar100.load_synthetic(**settings)
+  return cifar100.load_tff(
+    cache_dir=values.cache_dir, data_name=values.data_name, **settings
   )
 
 

@@ -13,8 +13,8 @@ from absl import app
 from absl import flags
 
 from experiments import femnist
+from programs import definer
 from programs import entry
-from programs import paths
 
 _LABELS = {
   'full': 'full participation',
@@ -24,32 +24,23 @@ _LABELS = {
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags.
-
-  Args:
-    values: The flags to add them to.
-  """
-  paths.define_path(
+  """Defines the program's flags."""
+  define = definer.Definer(values)
+  define.path(
     'output_dir',
     'demo_output',
     "The folder of the figure and of each method's run. The results of a former"
     ' demonstration there are replaced.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
-    'total_rounds',
-    41,
-    'The number of rounds of each method.',
-    lower_bound=1,
-    flag_values=values,
+  define.integer(
+    'total_rounds', 41, 'The number of rounds of each method.', lower_bound=1
   )
-  flags.DEFINE_integer(
+  define.integer(
     'seed',
     0,
     'The seed of the data, the initial weights, the cohorts, the shuffles and'
     ' the coins.',
     lower_bound=0,
-    flag_values=values,
   )
 
 

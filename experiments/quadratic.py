@@ -106,14 +106,7 @@ def run(values, output_dir: pathlib.Path) -> bool:
     )
     groups = [
       convergence.compare_rounds(
-        theorem,
-        problem,
-        sampling,
-        m,
-        setting,
-        x=x,
-        rounds=values.rounds,
-        seed=seed,
+        theorem, sampling, m, setting, x=x, rounds=values.rounds, seed=seed
       )
       for sampling in monte_carlo.SCHEMES
       for setting in convergence.SETTINGS[theorem.number]
@@ -139,8 +132,7 @@ def run(values, output_dir: pathlib.Path) -> bool:
       [[row] for row in example_rows],
     )
   files.write_csv(
-    output_dir / 'neighbourhood.csv',
-    list(_neighbourhoods(convex, values)),
+    output_dir / 'neighbourhood.csv', list(_neighbourhoods(convex, values))
   )
   files.write_csv(
     output_dir / 'step_sizes.csv', list(_step_sizes(shape_of_convex, values))
@@ -269,11 +261,7 @@ def _define_flags():
     upper_bound=1,
   )
   flags.DEFINE_float(
-    'strong_convexity',
-    0.2,
-    'mu; L is 1.',
-    lower_bound=1e-3,
-    upper_bound=1,
+    'strong_convexity', 0.2, 'mu; L is 1.', lower_bound=1e-3, upper_bound=1
   )
   flags.DEFINE_float('noise_slope', 0.5, 'M of Assumptions 7 and 8.', 0)
   flags.DEFINE_float('noise_variance', 0.1, 'sigma^2 there.', 0)

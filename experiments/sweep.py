@@ -15,40 +15,25 @@ from collections.abc import Sequence
 from absl import app
 from absl import flags
 
+from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
-from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
-from programs import entry
+from programs import definer
 
 # Flags that the program sets for each run.
 _RESERVED = ('expected_clients', 'sampling', 'seed')
 
 
+@campaign.reporting_errors()
 def main(argv):
-  entry.setup()
   values = flags.FLAGS
-  try:
-    extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
-    all_jobs = build_jobs(
-      campaign_flags.read_runs(values), values.repeats, extra_flags
-    )
-    if values.dry_run:
-      _print_commands(all_jobs, values.output_dir)
-      return
-    if extra_flags:
-      campaign_flags.check_extra_flags(all_jobs)
-    failed = jobs.run_jobs(
-      all_jobs,
-      output_dir=values.output_dir,
-      name=values.experiment,
-      parallel=values.parallel,
-      ray_address=values.ray_address,
-    )
-  except (job_lib.JobError, OSError) as error:
-    sys.exit(f'error: {error}')
-  except KeyboardInterrupt:
-    sys.exit('interrupted; the same command continues where this one ended')
+  extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
+  all_jobs = build_jobs(
+    campaign_flags.read_runs(values), values.repeats, extra_flags
+  )
+  campaign.check_or_print(all_jobs, values, extra_flags)
+  failed = campaign.run_jobs(all_jobs, values, name=values.experiment)
   _report(
     f'{len(all_jobs) - len(failed)} of {len(all_jobs)} runs are finished:'
     f' {values.output_dir}'
@@ -66,53 +51,26 @@ def main(argv):
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags.
-
-  Args:
-    values: The flags to add them to.
-  """
-  campaign_flags.define(values)
+  """Defines the program's flags."""
+  campaign_flags.define(values, (*paper_runs.EXPERIMENTS, 'paper'))
   campaign_flags.define_methods(values)
-  flags.adopt_module_key_flags(campaign_flags, values)
-  flags.DEFINE_integer(
+  definer.Definer(values).integer(
     'repeats',
     5,
     'The number of seeds, 0, 1 and so on, with which each run is repeated.',
     lower_bound=1,
-    flag_values=values,
   )
 
 
 def build_jobs(
-  runs: Sequence[paper_runs.PaperRun],
-  repeats: int,
-  extra_flags: Sequence[str],
+  runs: Sequence[job_lib.Job], repeats: int, extra_flags: Sequence[str]
 ) -> list[job_lib.Job]:
-  """The jobs, all of the first seed before those of the second.
-
-  Args:
-    runs: The runs.
-    repeats: The number of seeds.
-    extra_flags: Flags for each run.
-
-  Returns:
-    The jobs.
-  """
+  """The jobs, all of the first seed before those of the second."""
   return [
-    job_lib.Job(
-      f'{run.name}_seed{seed}',
-      run.program,
-      (*run.flags, *extra_flags, f'--seed={seed}'),
-    )
+    run.extended(f'_seed{seed}', *extra_flags, f'--seed={seed}')
     for seed in range(repeats)
     for run in runs
   ]
-
-
-def _print_commands(all_jobs, output_dir):
-  for job in all_jobs:
-    finished = '# finished: ' * jobs.is_finished(job, output_dir)
-    print(finished + shlex.join(job.command(output_dir)))
 
 
 def _report(message):

@@ -13,14 +13,7 @@ _STEP_SIZE = 'client_learning_rate'
 
 
 def describe_runs(groups: Sequence[runs.Group]) -> str:
-  """Names the data and the step sizes, and explains the lines and bands.
-
-  Args:
-    groups: The groups that a figure shows, of one experiment.
-
-  Returns:
-    The caption.
-  """
+  """Names the data and the step sizes, and explains the lines and bands."""
   step_sizes = describe_step_sizes(
     groups,
     lambda group: labels.SAMPLINGS.get(

@@ -3,11 +3,9 @@
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
-from typing import Optional
 from typing import Union
 
-import numpy as np
+import pandas as pd
 from matplotlib import figure
 from matplotlib import style
 from matplotlib import ticker
@@ -26,34 +24,8 @@ _LEAST_WIDTH = 3.4
 _KEY = 'Filled: the smallest m within one standard deviation of full.'
 
 
-class Panel(NamedTuple):
-  """The accuracies for one size of the cohort.
-
-  Attributes:
-    clients_per_round: n.
-    full_accuracy: That of full participation, as a mean over the seeds, in
-      [0, 1].
-    full_deviation: Its standard deviation over the seeds.
-    expected_clients: m, increasing, of shape [num].
-    accuracy: The mean accuracy of AOCS with each m.
-    deviation: Its standard deviation.
-    smallest: The smallest m that is enough; `None` if none is.
-  """
-
-  clients_per_round: int
-  full_accuracy: float
-  full_deviation: float
-  expected_clients: np.ndarray
-  accuracy: np.ndarray
-  deviation: np.ndarray
-  smallest: Optional[int]
-
-
 def plot_participation(
-  shown: Sequence[Panel],
-  paths: Sequence[Union[str, os.PathLike]],
-  *,
-  caption: str,
+  table: pd.DataFrame, paths: Sequence[Union[str, os.PathLike]], *, caption: str
 ) -> None:
   """Draws the accuracy of AOCS against m, and that of full participation.
 
@@ -61,63 +33,56 @@ def plot_participation(
   stands at the square root of n, the order that the paper conjectures.
 
   Args:
-    shown: The accuracies for each n, at least one.
+    table: The table participation.csv, with a panel for each n. Its last row
+      for an n is full participation.
     paths: Where to write the figure; the endings decide the formats.
     caption: The line below the figure, which names the data.
-
-  Raises:
-    OSError: If the figure cannot be written.
   """
-  looks = panels.line_looks([_FULL, _AOCS])
-  width = max(_LEAST_WIDTH, _WIDTH_OF_PANEL * len(shown))
+  by_n = dict(list(table.groupby('clients_per_round', sort=False)))
+  width = max(_LEAST_WIDTH, _WIDTH_OF_PANEL * len(by_n))
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(width, _HEIGHT), layout='constrained')
-    axes = fig.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axis, panel in zip(axes, shown):
-      _draw(axis, panel, looks)
+    axes = fig.subplots(1, len(by_n), sharey=True, squeeze=False)[0]
+    for axis, (n, of_n) in zip(axes, by_n.items()):
+      _draw(axis, n, of_n)
     axes[0].set_ylabel('Validation accuracy [%]')
     fig.legend(
-      *axes[0].get_legend_handles_labels(),
-      loc='outside upper center',
-      ncols=3,
+      *axes[0].get_legend_handles_labels(), loc='outside upper center', ncols=3
     )
     panels.add_caption(fig, f'{caption} {_KEY}')
-    for path in paths:
-      panels.save(fig, path)
+    panels.save(fig, paths)
 
 
-def _draw(axis, panel, looks):
-  n, m = panel.clients_per_round, panel.expected_clients
-  full, aocs = looks[_FULL], looks[_AOCS]
-  axis.axhline(100 * panel.full_accuracy, label='full participation', **full)
+def _draw(axis, n, rows):
+  looks = panels.line_looks([_FULL, _AOCS])
+  mean, std = 100 * rows[['accuracy_mean', 'accuracy_std']].iloc[-1]
+  axis.axhline(mean, label='full participation', **looks[_FULL])
   axis.axhspan(
-    100 * (panel.full_accuracy - panel.full_deviation),
-    100 * (panel.full_accuracy + panel.full_deviation),
-    color=full['color'],
-    alpha=0.15,
-    linewidth=0,
+    mean - std, mean + std, color=looks[_FULL]['color'], alpha=0.15, linewidth=0
   )
-  y = 100 * panel.accuracy
+  sampled = rows.iloc[:-1]
+  m = sampled['expected_clients'].to_numpy()
+  accuracy = 100 * sampled['accuracy_mean'].to_numpy()
   axis.errorbar(
     m,
-    y,
-    100 * panel.deviation,
+    accuracy,
+    100 * sampled['accuracy_std'],
     marker='^',
     markersize=_MARKER_SIZE,
     markerfacecolor='white',
     elinewidth=0.7,
     label='AOCS',
-    **aocs,
+    **looks[_AOCS],
   )
-  if panel.smallest is not None:
-    axis.plot(
-      panel.smallest,
-      y[list(m).index(panel.smallest)],
-      marker='^',
-      markersize=_CHOSEN_SIZE,
-      color=aocs['color'],
-      zorder=3,
-    )
+  smallest = sampled['is_enough'].to_numpy().nonzero()[0][:1]
+  axis.plot(
+    m[smallest],
+    accuracy[smallest],
+    marker='^',
+    markersize=_CHOSEN_SIZE,
+    color=looks[_AOCS]['color'],
+    zorder=3,
+  )
   axis.axvline(
     math.sqrt(n),
     color='#777777',

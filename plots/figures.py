@@ -35,23 +35,29 @@ from tff_ocs.records import runs
 
 
 class _Figure(NamedTuple):
-  """The experiment of one of the paper's figures."""
+  """One of the paper's figures of training: its experiment and the m's."""
 
-  name: str
+  experiment: str
   clients_per_round: int
   expected_clients: tuple[int, ...]
+  best_so_far: bool = False
 
 
-_FIGURES = {
-  3: _Figure('FEMNIST set 1', 32, (3, 6)),
-  4: _Figure('FEMNIST set 2', 32, (3, 6)),
-  5: _Figure('FEMNIST set 3', 32, (3, 6)),
-  6: _Figure('Shakespeare', 32, (2, 6)),
-  7: _Figure('Shakespeare', 128, (4, 12)),
-  13: _Figure('CIFAR100', 32, (3,)),
+_TRAINING = (
+  _Figure('FEMNIST set 1', 32, (3, 6)),
+  _Figure('FEMNIST set 2', 32, (3, 6)),
+  _Figure('FEMNIST set 3', 32, (3, 6)),
+  _Figure('Shakespeare', 32, (2, 6)),
+  _Figure('Shakespeare', 128, (4, 12)),
+)
+_OF_PAPER = {
+  **{str(number): of for number, of in enumerate(_TRAINING, start=3)},
+  **{
+    str(number): of._replace(best_so_far=True)
+    for number, of in enumerate(_TRAINING, start=8)
+  },
+  '13': _Figure('CIFAR100', 32, (3,)),
 }
-_BEST_SO_FAR = {number + 5: _FIGURES[number] for number in range(3, 8)}
-_NUMBERS = range(2, 14)
 _COMPRESSION = 'compression'
 _IMPROVEMENT = 'improvement'
 _OTHERS = 'others'
@@ -76,7 +82,7 @@ def _define_flags():
   flags.DEFINE_enum(
     'figure',
     'all',
-    [*map(str, _NUMBERS), _COMPRESSION, _IMPROVEMENT, _OTHERS, 'all'],
+    ['2', *_OF_PAPER, _COMPRESSION, _IMPROVEMENT, _OTHERS, 'all'],
     "The figure's number in the paper, or what it shows.",
   )
   paths.define_path(
@@ -98,15 +104,7 @@ def draw_figures(
   data: Optional[str] = None,
   cache_dir: Optional[str] = None,
 ) -> None:
-  """Draws one or all figures; ends the program with a line if it cannot.
-
-  Args:
-    results_dir: The folder below which the runs are.
-    figure: The figure's number or name, or 'all' of which there are runs.
-    output_dir: The folder of the figures.
-    data: Part of the name, or the source, of the data to use; `None` is all.
-    cache_dir: The folder of TFF's file, for figure 2.
-  """
+  """Draws one or all figures; ends the program with a line if it cannot."""
   try:
     groups = inputs.find_groups(results_dir, data)
     if not groups and cache_dir is None:
@@ -142,7 +140,7 @@ def _figures_with_runs(selected, groups, cache_dir) -> list[str]:
     _tell(f'figure 2 is not drawn: {sizes.NO_SOURCE}')
   else:
     names.insert(0, '2')
-  missing = [name for name in selected if name.isdigit() and name not in names]
+  missing = [name for name in _OF_PAPER if name not in names]
   if missing:
     _tell(f'figures without runs: {", ".join(missing)}')
   return names
@@ -156,12 +154,12 @@ def _select(groups: Sequence[runs.Group]) -> dict[str, list[runs.Group]]:
   """The groups that each figure shows, by its name; all but figure 2."""
   plain = [group for group in groups if group.method.compression is None]
   selected = {
-    str(number): [group for group in plain if group.experiment[:2] == of[:2]]
-    for number, of in sorted({**_FIGURES, **_BEST_SO_FAR}.items())
+    number: [group for group in plain if group.experiment[:2] == of[:2]]
+    for number, of in _OF_PAPER.items()
   }
   selected[_COMPRESSION] = _select_compressed(groups)
   selected[_IMPROVEMENT] = improvement_curves.select(groups)
-  of_paper = {of[:2] for of in _FIGURES.values()}
+  of_paper = {of[:2] for of in _OF_PAPER.values()}
   names = {}
   for group in groups:
     experiment = group.experiment[:2]
@@ -200,45 +198,32 @@ def _draw(
   output_dir: pathlib.Path,
   cache_dir: Optional[str],
 ) -> None:
-  """Draws a figure.
-
-  Args:
-    name: Its name.
-    selected: As of `_select`.
-    groups: All groups of runs.
-    output_dir: The folder of the figures.
-    cache_dir: The folder of TFF's file, for figure 2.
-
-  Raises:
-    DataError: If the data for figure 2 is missing.
-    OSError: If the figure cannot be written.
-    RunsError: If the runs are missing or cannot be compared.
-  """
+  """Draws a figure."""
   paths = [output_dir / f'figure_{name}.{ending}' for ending in ('png', 'pdf')]
   if name == '2':
-    of_clients = sizes.find_sizes(groups, cache_dir)
+    of_set, caption = sizes.find_sizes(groups, cache_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
-    sizes.plot_sizes(of_clients, paths)
+    sizes.plot_sizes(of_set, paths, caption=caption)
+    print(paths[0])
+    return
+  shown = selected[name]
+  if not shown:
+    raise runs.RunsError(
+      f'there are no runs {_describe_needed(name)}, but of {_describe(groups)}.'
+    )
+  if name != _IMPROVEMENT:
+    runs.check_comparable(shown)
+    _name_missing(name, shown)
+  output_dir.mkdir(parents=True, exist_ok=True)
+  if name == _IMPROVEMENT:
+    improvement_curves.plot_improvement(shown, paths)
   else:
-    shown = selected[name]
-    if not shown:
-      raise runs.RunsError(
-        f'there are no runs {_describe_needed(name)}, but of'
-        f' {_describe(groups)}.'
-      )
-    if name == _IMPROVEMENT:
-      output_dir.mkdir(parents=True, exist_ok=True)
-      improvement_curves.plot_improvement(shown, paths)
-    else:
-      runs.check_comparable(shown)
-      _name_missing(name, shown)
-      output_dir.mkdir(parents=True, exist_ok=True)
-      panels.plot_panels(
-        {_label(group): group.runs for group in shown},
-        paths,
-        caption=captions.describe_runs(shown),
-        best_so_far=name.isdigit() and int(name) in _BEST_SO_FAR,
-      )
+    panels.plot_panels(
+      {_label(group): group.runs for group in shown},
+      paths,
+      caption=captions.describe_runs(shown),
+      best_so_far=name in _OF_PAPER and _OF_PAPER[name].best_so_far,
+    )
   print(paths[0])
 
 
@@ -247,16 +232,16 @@ def _describe_needed(name):
     return 'with --compression'
   if name == _IMPROVEMENT:
     return 'with --sampling=aocs that measured the improvement factor'
-  of_paper = {**_FIGURES, **_BEST_SO_FAR}[int(name)]
-  return f'of {of_paper.name} with n={of_paper.clients_per_round}'
+  of_paper = _OF_PAPER[name]
+  return f'of {of_paper.experiment} with n={of_paper.clients_per_round}'
 
 
 def _name_missing(name, groups):
   """Names the paper's runs that are missing, and runs that diverged."""
-  if name.isdigit():
-    ms = {**_FIGURES, **_BEST_SO_FAR}[int(name)].expected_clients
+  if name in _OF_PAPER:
     shown = {group.method for group in groups}
-    missing = [m.label for m in _methods(ms) if m not in shown]
+    methods = _methods(_OF_PAPER[name].expected_clients)
+    missing = [method.label for method in methods if method not in shown]
     if missing:
       _tell(f'figure {name}: no runs of {"; ".join(missing)}')
   for group in groups:

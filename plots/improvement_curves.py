@@ -42,13 +42,6 @@ def plot_improvement(
 
   A line is the mean over the seeds of the running means over ten rounds. A band
   reaches one standard deviation over the seeds up and down.
-
-  Args:
-    groups: The groups, at least one, as `select` gives them.
-    paths: Where to write the figure; the endings decide the formats.
-
-  Raises:
-    OSError: If the figure cannot be written.
   """
   experiments = list(dict.fromkeys(group.experiment for group in groups))
   with style.context(panels.STYLE):
@@ -84,8 +77,7 @@ def plot_improvement(
     if any(len(group.runs) > 1 for group in groups):
       caption += ' Bands: standard deviation over seeds.'
     panels.add_caption(fig, caption)
-    for path in paths:
-      panels.save(fig, path)
+    panels.save(fig, paths)
 
 
 def _label(group):

@@ -94,10 +94,7 @@ def plot_panels(
             for run, curve in zip(of_method, of_seeds)
           ]
         draw_with_band(
-          axis,
-          curves.average(of_seeds),
-          label=label,
-          **looks[methods[label]],
+          axis, curves.average(of_seeds), label=label, **looks[methods[label]]
         )
       if is_by_bits:
         _format_bits(axis, unit)
@@ -113,8 +110,7 @@ def plot_panels(
     lines = {line.get_label(): line for line in all_axes[0].lines}
     add_legend(fig, {lines[label]: methods[label] for label in methods})
     add_caption(fig, caption)
-    for path in paths:
-      save(fig, path)
+    save(fig, paths)
 
 
 def line_looks(
@@ -160,14 +156,7 @@ def family(method: runs.Method) -> str:
 
 
 def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
-  """Draws a mean over seeds, and a band of one standard deviation around it.
-
-  Args:
-    axis: The axes.
-    curve: As of `curves.average`.
-    color: The colour of both.
-    **look: Further arguments of `Axes.plot`.
-  """
+  """Draws a mean over seeds, and a band of one standard deviation around it."""
   axis.plot(curve.index, curve['mean'], color=color, **look)
   if curve['std'].any():
     axis.fill_between(
@@ -202,31 +191,19 @@ def add_legend(
 
 
 def add_caption(fig: figure.Figure, caption: str) -> None:
-  """Adds the line below the figure.
-
-  Args:
-    fig: The figure.
-    caption: The line; broken where it is too long, and the figure grows.
-  """
+  """Adds the line below the figure."""
   width = round(_CHARACTERS_PER_INCH * fig.get_figwidth())
   lines = textwrap.wrap(caption, width)
   fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_LINE * (len(lines) - 1))
   fig.supxlabel('\n'.join(lines))
 
 
-def save(fig: figure.Figure, path: Union[str, os.PathLike]) -> None:
-  """Writes a figure; the same figure gives the same file.
-
-  Args:
-    fig: The figure.
-    path: Where; the ending decides the format.
-
-  Raises:
-    OSError: If it cannot be written.
-  """
-  is_pdf = pathlib.Path(path).suffix == '.pdf'
-  with files.replacing(path) as partial:
-    fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
+def save(fig: figure.Figure, paths: Sequence[Union[str, os.PathLike]]) -> None:
+  """Writes a figure; the same figure gives the same files."""
+  for path in paths:
+    is_pdf = pathlib.Path(path).suffix == '.pdf'
+    with files.replacing(path) as partial:
+      fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
 
 
 def _curve(run, column, best_so_far):

@@ -4,7 +4,6 @@ import os
 import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import NamedTuple
 from typing import Optional
 from typing import Union
 
@@ -19,19 +18,6 @@ from tff_ocs.records import runs
 _NUM_BINS = 40
 
 
-class Sizes(NamedTuple):
-  """The sizes of the clients of the three training sets.
-
-  Attributes:
-    caption: The line below the figure, which names the data.
-    of_set: The number of examples of each client, integer arrays of shape
-      [num_clients], by the number of the set.
-  """
-
-  caption: str
-  of_set: Mapping[int, np.ndarray]
-
-
 NO_SOURCE = (
   'the sizes of the clients are not recorded with runs, and need either'
   ' --cache_dir, the folder of emnist_all.sqlite, or FEMNIST runs with one of'
@@ -44,13 +30,8 @@ def find_source(
 ) -> Optional[str]:
   """The data source from which the sizes of the clients can be computed.
 
-  Args:
-    groups: Runs, of which those of FEMNIST name their data source.
-    cache_dir: The folder of TFF's file; `None` if the runs' data needs none.
-
-  Returns:
-    The source, as --data_source names it; `None` if the runs have none or
-    several that can be used.
+  It is TFF's file in `cache_dir`, or else that of the FEMNIST runs; `None` if
+  these have none, or several, that can be used.
   """
   if cache_dir is not None:
     return 'tff'
@@ -62,7 +43,9 @@ def find_source(
   return sources.pop() if len(sources) == 1 else None
 
 
-def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
+def find_sizes(
+  groups: Sequence[runs.Group], cache_dir: Optional[str]
+) -> tuple[dict[int, np.ndarray], str]:
   """Builds the three sets again, since runs do not record the sizes.
 
   Args:
@@ -70,7 +53,8 @@ def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
     cache_dir: As for `find_source`.
 
   Returns:
-    The `Sizes`.
+    The number of examples of each client, integer arrays of shape
+    [num_clients], by the number of the set; and a caption that names the data.
 
   Raises:
     DataError: If the file is missing or is not the data set.
@@ -89,7 +73,6 @@ def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
   from tff_ocs.tasks import client_data
   from tff_ocs.tasks import femnist
 
-  numbers = list(femnist.UNBALANCED_SETS)
   if source == 'tff':
     # Not by femnist.load_tff, which would download what is missing.
     pool = client_data.SqlClientData(
@@ -101,18 +84,19 @@ def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
       number: femnist.unbalance(
         pool, femnist.find_unbalancing(pool.num_examples, number)
       )
-      for number in numbers
+      for number in femnist.UNBALANCED_SETS
     }
     names = {g.experiment.data.split(', unbalanced')[0] for g in of_femnist}
     name = f'digits in {femnist.DATABASE}, {len(pool.client_ids)} writers'
     if len(names) == 1:
       (name,) = names
   else:
-    load = {
-      'bundled': femnist.load_bundled,
-      'synthetic': femnist.load_synthetic,
-    }[source]
-    tasks = {number: load(seed=0, unbalanced_set=number) for number in numbers}
+    is_bundled = source == 'bundled'
+    load = femnist.load_bundled if is_bundled else femnist.load_synthetic
+    tasks = {
+      number: load(seed=0, unbalanced_set=number)
+      for number in femnist.UNBALANCED_SETS
+    }
     pools = {number: task.train for number, task in tasks.items()}
     name = tasks[1].data_name.removesuffix(', set 1')
   of_set = {
@@ -121,11 +105,11 @@ def find_sizes(groups: Sequence[runs.Group], cache_dir: Optional[str]) -> Sizes:
   }
   for group in of_femnist:
     _check_same_data(group, of_set)
-  return Sizes(
+  caption = (
     f'Data: {name}; source: {source}. Large: with more examples than the'
-    ' average client.',
-    of_set,
+    ' average client.'
   )
+  return of_set, caption
 
 
 def _check_same_data(group, of_set):
@@ -144,43 +128,39 @@ def _check_same_data(group, of_set):
       )
 
 
-def plot_sizes(sizes: Sizes, paths: Sequence[Union[str, os.PathLike]]) -> None:
-  """Draws a histogram for each of the sets.
-
-  Args:
-    sizes: The sizes.
-    paths: Where to write the figure; the endings decide the formats.
-
-  Raises:
-    OSError: If the figure cannot be written.
-  """
-  largest = max(of_set.max() for of_set in sizes.of_set.values())
+def plot_sizes(
+  of_set: Mapping[int, np.ndarray],
+  paths: Sequence[Union[str, os.PathLike]],
+  *,
+  caption: str,
+) -> None:
+  """Draws a histogram for each of the sets."""
+  largest = max(sizes.max() for sizes in of_set.values())
   width = max(1, round(largest / _NUM_BINS))
   bins = np.arange(0.5, largest + width + 0.5, width)
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(7.0, 1.9), layout='constrained')
-    axes = fig.subplots(1, len(sizes.of_set), sharex=True, sharey=True)
-    for axis, (number, of_set) in zip(axes, sizes.of_set.items()):
-      axis.hist(of_set, bins, color='#0072B2')
+    axes = fig.subplots(1, len(of_set), sharex=True, sharey=True)
+    for axis, (number, sizes) in zip(axes, of_set.items()):
+      axis.hist(sizes, bins, color='#0072B2')
       # There are hundreds of small clients, but few large ones of each size.
       axis.set_yscale('log')
       axis.set_ylim(bottom=0.7)
       axis.set_title(
-        f'Data set {number}: {len(of_set):,} clients, {of_set.sum():,} examples'
+        f'Data set {number}: {len(sizes):,} clients, {sizes.sum():,} examples'
       )
       axis.set_xlabel('Examples of a client')
       axis.yaxis.set_minor_locator(ticker.NullLocator())
-      is_large = of_set > of_set.mean()
+      is_large = sizes > sizes.mean()
       axis.text(
         0.5,
         0.95,
         f'large clients: {100 * is_large.mean():.1f} %, with\n'
-        f'{100 * of_set[is_large].sum() / of_set.sum():.1f} % of the examples',
+        f'{100 * sizes[is_large].sum() / sizes.sum():.1f} % of the examples',
         transform=axis.transAxes,
         ha='center',
         va='top',
       )
     axes[0].set_ylabel('Clients')
-    panels.add_caption(fig, sizes.caption)
-    for path in paths:
-      panels.save(fig, path)
+    panels.add_caption(fig, caption)
+    panels.save(fig, paths)

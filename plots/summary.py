@@ -23,7 +23,6 @@ from plots import inputs
 from plots import tables
 from programs import entry
 from programs import paths
-from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
@@ -71,15 +70,7 @@ def write_summary(
   output_dir: Optional[str] = None,
   data: Optional[str] = None,
 ) -> None:
-  """Prints the table; ends the program with a line if it cannot.
-
-  Args:
-    results_dir: The folder below which the runs are.
-    accuracies: The validation accuracies to reach, in (0, 1].
-    output_dir: The folder to write summary.md and summary.csv to; `None` writes
-      no files.
-    data: Part of the name, or the source, of the data to use; `None` is all.
-  """
+  """Prints the table; ends the program with a line if it cannot."""
   try:
     groups = inputs.find_groups(results_dir, data)
     if not groups:
@@ -91,10 +82,7 @@ def write_summary(
       return
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    with files.replacing(folder / 'summary.md') as path:
-      path.write_text(text, encoding='utf-8')
-    with files.replacing(folder / 'summary.csv') as path:
-      table.to_csv(path, index=False, lineterminator='\n')
+    tables.write(folder / 'summary', table, text)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 
@@ -162,15 +150,7 @@ def _measure(run, accuracies):
 
 
 def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
-  """Formats a table for each experiment.
-
-  Args:
-    table: As of `summarize`.
-    accuracies: As for `summarize`.
-
-  Returns:
-    The text, in Markdown.
-  """
+  """Formats a table for each experiment."""
   names = list(runs.Experiment._fields)
   return '\n'.join(
     _format_table(runs.Experiment(*experiment), of_experiment, accuracies)

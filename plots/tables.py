@@ -1,9 +1,11 @@
 """Tables in Markdown."""
 
+import pathlib
 from collections.abc import Sequence
-from typing import Optional
 
 import pandas as pd
+
+from tff_ocs.records import files
 
 NONE = '–'
 
@@ -11,16 +13,7 @@ NONE = '–'
 def format_markdown(
   title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> str:
-  """Formats a table, with a line above it.
-
-  Args:
-    title: The line above the table, without formatting.
-    header: The names of the columns.
-    rows: The cells of each row. All but the first are aligned to the right.
-
-  Returns:
-    The text, in Markdown.
-  """
+  """A table in Markdown, with a line above it; numbers stand to the right."""
   rule = ['---'] + ['---:'] * (len(header) - 1)
   lines = [
     f'| {" | ".join(cell.replace("|", chr(92) + "|") for cell in cells)} |'
@@ -29,15 +22,15 @@ def format_markdown(
   return '\n'.join([f'**{title}**', '', *lines]) + '\n'
 
 
-def format_percent(mean: float, std: Optional[float]) -> str:
-  """A mean and a standard deviation over seeds as '96.5 ± 0.2', in per cent.
-
-  Args:
-    mean: The mean, as a fraction.
-    std: The standard deviation, as a fraction; `None` or NaN for a single seed.
-
-  Returns:
-    The text.
-  """
+def format_percent(mean: float, std: float) -> str:
+  """Fractions as '96.5 ± 0.2', in per cent; `std` is NaN for a single seed."""
   deviation = '' if pd.isna(std) else f' ± {100 * std:.1f}'
   return f'{100 * mean:.1f}{deviation}'
+
+
+def write(path: pathlib.Path, table: pd.DataFrame, markdown: str) -> None:
+  """Writes the numbers to `path`.csv and the formatted table to `path`.md."""
+  with files.replacing(path.with_suffix('.csv')) as partial:
+    table.to_csv(partial, index=False, lineterminator='\n')
+  with files.replacing(path.with_suffix('.md')) as partial:
+    partial.write_text(markdown, encoding='utf-8')

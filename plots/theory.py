@@ -8,15 +8,14 @@ that DSGD settles at, by m) and theory_step_sizes (the largest stable step size,
 by heterogeneity).
 """
 
+import contextlib
 import json
 import math
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 from typing import Optional
-from typing import Union
 
 import numpy as np
 import pandas as pd
@@ -49,26 +48,13 @@ _PANELS = {
 _DISTANCE = r'$\mathrm{E}\,\|x^k - x^\star\|^2$'
 _VALUE = r'$\mathrm{E}\,f(x^k) - f^\star$'
 
-_Path = Union[str, os.PathLike]
-
 
 class TheoryError(ValueError):
   """Raised if results are missing."""
 
 
-def read(path: _Path) -> pd.DataFrame:
-  """Reads a CSV file of `experiments.quadratic`.
-
-  Args:
-    path: The file.
-
-  Returns:
-    The table. Empty cells are NaN, or '' in columns of text.
-
-  Raises:
-    TheoryError: If the file does not exist.
-  """
-  path = pathlib.Path(path)
+def read(path: pathlib.Path) -> pd.DataFrame:
+  """Reads a CSV file of `experiments.quadratic`; empty cells are NaN or ''."""
   try:
     table = pd.read_csv(path, dtype={'step': str, 'global_step': str})
   except FileNotFoundError as error:
@@ -82,7 +68,7 @@ def read(path: _Path) -> pd.DataFrame:
 def plot_bounds(
   rows: pd.DataFrame,
   expected_clients: float,
-  paths: Sequence[_Path],
+  paths: Sequence[pathlib.Path],
   *,
   caption: str,
 ) -> None:
@@ -96,9 +82,6 @@ def plot_bounds(
     expected_clients: m.
     paths: The files to write; their endings decide the formats.
     caption: The beginning of the caption. An explanation of the lines follows.
-
-  Raises:
-    OSError: If a file cannot be written.
   """
   rows = rows[
     (rows['step'] == '1') & rows['global_step'].isin(['', 'smallest'])
@@ -107,11 +90,14 @@ def plot_bounds(
     bound=rows['repaired_from_start'].fillna(rows['stated_from_start'])
   )
   numbers = [number for number in _PANELS if number in set(rows['theorem'])]
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
-    fig = figure.Figure(figsize=_SIZE_OF_PANELS, layout='constrained')
-    for axis, number in zip(
-      np.atleast_1d(fig.subplots(1, len(numbers))), numbers
-    ):
+  caption += (
+    ' Solid: measured. Dashed: repaired bound, carried on from the start.'
+  )
+  with _figure(_SIZE_OF_PANELS, len(numbers), caption, paths) as (
+    fig,
+    all_axes,
+  ):
+    for axis, number in zip(all_axes, numbers):
       methods = _draw(
         axis,
         rows[rows['theorem'] == number],
@@ -125,82 +111,57 @@ def plot_bounds(
       axis.set_xlabel('Communication round')
       axis.set_ylabel(_DISTANCE if number in (13, 17) else _VALUE)
       axis.set_title(f'Theorem {number}\n{_PANELS[number]}')
-    _finish(
-      fig,
-      methods,
-      f'{caption} Solid: measured. Dashed: repaired bound, carried on from the'
-      ' start.',
-      paths,
-    )
+    panels.add_legend(fig, methods)
 
 
 def plot_neighbourhood(
-  rows: pd.DataFrame, paths: Sequence[_Path], *, caption: str
+  rows: pd.DataFrame, paths: Sequence[pathlib.Path], *, caption: str
 ) -> None:
-  """Draws the distance from the minimiser that DSGD settles at, by m.
-
-  Args:
-    rows: The table neighbourhood.csv.
-    paths: The files to write; their endings decide the formats.
-    caption: The beginning of the caption. An explanation of the lines follows.
-
-  Raises:
-    OSError: If a file cannot be written.
-  """
+  """Draws neighbourhood.csv: the distance that DSGD settles at, by m."""
   numbers = sorted(set(rows['expected_clients']))
   # Full participation does not depend on m: a level line.
   full = rows[rows['sampling'] == 'full']
   rows = pd.concat([full.assign(expected_clients=numbers[0]), rows])
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
-    fig = figure.Figure(figsize=_SIZE_OF_ONE, layout='constrained')
-    axis = fig.subplots()
+  caption += (
+    f' DSGD with the constant step size {rows["step_size"].iloc[0]:.3g}. Solid:'
+    ' measured. Dashed: repaired bound of Theorem 13.'
+  )
+  with _figure(_SIZE_OF_ONE, 1, caption, paths) as (fig, (axis,)):
     looks = _looks(None, with_markers=('uniform', 'ocs'))
     columns = ('expected_clients', 'measured', 'repaired')
-    methods = _draw(axis, rows, columns, looks)
+    panels.add_legend(fig, _draw(axis, rows, columns, looks))
     _format_log(axis)
     axis.set_xscale('log', base=2)
     axis.set_xticks(numbers, [f'{number:g}' for number in numbers])
     axis.set_xlabel('Expected participants m')
     axis.set_ylabel(_DISTANCE)
-    _finish(
-      fig,
-      methods,
-      f'{caption} DSGD with the constant step size'
-      f' {rows["step_size"].iloc[0]:.3g}. Solid: measured. Dashed: repaired'
-      ' bound of Theorem 13.',
-      paths,
-    )
 
 
 def plot_step_sizes(
-  rows: pd.DataFrame, paths: Sequence[_Path], *, caption: str
+  rows: pd.DataFrame, paths: Sequence[pathlib.Path], *, caption: str
 ) -> None:
-  """Draws the largest stable step size of DSGD, by heterogeneity.
-
-  Args:
-    rows: The table step_sizes.csv.
-    paths: The files to write; their endings decide the formats.
-    caption: The beginning of the caption. An explanation of the lines follows.
-
-  Raises:
-    OSError: If a file cannot be written.
-  """
-  with style.context(pathlib.Path(__file__).with_name('paper.mplstyle')):
-    fig = figure.Figure(figsize=_SIZE_OF_ONE, layout='constrained')
-    axis = fig.subplots()
+  """Draws step_sizes.csv: the largest stable step size, by heterogeneity."""
+  caption += (
+    ' Solid: measured; longer steps of DSGD from a distant $x$ lead away from'
+    r' $x^\star$ on average. Dashed: allowed by Theorem 13.'
+  )
+  with _figure(_SIZE_OF_ONE, 1, caption, paths) as (fig, (axis,)):
     looks = _looks(rows['expected_clients'].iloc[0], with_markers=_SAMPLINGS)
     columns = ('heterogeneity', 'largest_stable', 'limit')
-    methods = _draw(axis, rows, columns, looks)
+    panels.add_legend(fig, _draw(axis, rows, columns, looks))
     axis.set_ylim(0, None)
     axis.set_xlabel('Heterogeneity')
     axis.set_ylabel(r'Largest step size $\times L$')
-    _finish(
-      fig,
-      methods,
-      f'{caption} Solid: measured; longer steps of DSGD from a distant $x$'
-      r' lead away from $x^\star$ on average. Dashed: allowed by Theorem 13.',
-      paths,
-    )
+
+
+@contextlib.contextmanager
+def _figure(size, num_panels, caption, paths):
+  """A figure and its axes; afterwards it is written with the caption."""
+  with style.context(panels.STYLE):
+    fig = figure.Figure(figsize=size, layout='constrained')
+    yield fig, np.atleast_1d(fig.subplots(1, num_panels))
+    panels.add_caption(fig, caption)
+    panels.save(fig, paths)
 
 
 def _looks(
@@ -245,23 +206,11 @@ def _format_log(axis):
   axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def _finish(fig, methods, caption, paths):
-  panels.add_legend(fig, methods)
-  panels.add_caption(fig, caption)
-  for path in paths:
-    panels.save(fig, path)
-
-
 def draw(results_dir: str, output_dir: str) -> None:
-  """Draws the three figures.
-
-  Args:
-    results_dir: The folder that `experiments.quadratic` wrote.
-    output_dir: The folder to write the figures to.
+  """Draws the three figures of a folder of `experiments.quadratic`.
 
   Raises:
     TheoryError: If results are missing.
-    OSError: If a figure cannot be written.
   """
   results, output = pathlib.Path(results_dir), pathlib.Path(output_dir)
   bounds, neighbourhood, step_sizes = (

@@ -1,11 +1,12 @@
 """The figure of a search for the step size: accuracy against step size."""
 
 import os
+from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import NamedTuple
 from typing import Union
 
 import numpy as np
+import pandas as pd
 from matplotlib import figure
 from matplotlib import style
 from matplotlib import ticker
@@ -32,29 +33,9 @@ _KEY = (
 )
 
 
-class Line(NamedTuple):
-  """The accuracies of one method.
-
-  Attributes:
-    method: Who sent its update.
-    step_sizes: The step sizes, increasing, float64 of shape [num].
-    accuracy: The mean accuracy of each over the seeds, in [0, 1]; NaN where
-      training diverged.
-    deviation: The standard deviation over the seeds; zeros for a single seed.
-    chosen: The index of the chosen step size.
-    published: The paper's step size.
-  """
-
-  method: runs.Method
-  step_sizes: np.ndarray
-  accuracy: np.ndarray
-  deviation: np.ndarray
-  chosen: int
-  published: float
-
-
 def plot_tuning(
-  lines: Sequence[Line],
+  table: pd.DataFrame,
+  published: Mapping[runs.Method, float],
   paths: Sequence[Union[str, os.PathLike]],
   *,
   caption: str,
@@ -64,62 +45,55 @@ def plot_tuning(
   Bars reach one standard deviation up and down.
 
   Args:
-    lines: The methods, in the legend's order.
+    table: The table tuning.csv.
+    published: The paper's step size of each method, in the legend's order.
     paths: Where to write the figure; the endings decide the formats.
     caption: The line below the figure, which names the data. The meaning of the
       markers is added.
-
-  Raises:
-    OSError: If the figure cannot be written.
   """
-  looks = panels.line_looks(line.method for line in lines)
-  step_sizes = np.unique(np.concatenate([line.step_sizes for line in lines]))
+  looks = panels.line_looks(published)
+  step_sizes = np.unique(table['step_size'])
   gap = np.diff(np.log(step_sizes)).min()
-  order = (np.arange(len(lines)) - (len(lines) - 1) / 2) / len(lines)
+  order = (np.arange(len(looks)) - (len(looks) - 1) / 2) / len(looks)
   shifts = np.exp(_SPREAD * gap * order)
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axis = fig.subplots()
-    in_legend = {
-      _draw(axis, line, shift, looks[line.method]): line.method
-      for line, shift in zip(lines, shifts)
-    }
+    in_legend = {}
+    for (method, look), shift in zip(looks.items(), shifts):
+      rows = table[table['method'] == method.label]
+      line = _draw(axis, method, rows, shift, published[method], look)
+      in_legend[line] = method
     _format(axis, step_sizes)
     panels.add_legend(fig, in_legend)
     panels.add_caption(fig, f'{caption} {_KEY}')
-    for path in paths:
-      panels.save(fig, path)
+    panels.save(fig, paths)
 
 
-def _draw(axis, line, shift, look):
-  """Draws a method; returns what stands for it in the legend."""
-  x, y = shift * line.step_sizes, 100 * line.accuracy
-  color, marker = (
-    look['color'],
-    _MARKERS.get(line.method.sampling, _OTHER_MARKER),
-  )
+def _draw(axis, method, rows, shift, published, look):
+  """Draws a method; returns the line that stands for it in the legend."""
+  x = shift * rows['step_size'].to_numpy()
+  y = 100 * rows['holdout_accuracy_mean'].to_numpy(float)
+  deviation = 100 * rows['holdout_accuracy_std'].to_numpy(float)
+  color = look['color']
+  marker = _MARKERS.get(method.sampling, _OTHER_MARKER)
   (drawn,) = axis.plot(
     x,
     y,
-    label=line.method.label,
+    label=method.label,
     marker=marker,
     markersize=_MARKER_SIZE,
     markerfacecolor='white',
     **look,
   )
-  if line.deviation.any():
+  if not np.isnan(deviation).all():
     axis.errorbar(
-      x,
-      y,
-      100 * line.deviation,
-      fmt='none',
-      ecolor=color,
-      elinewidth=0.7,
-      zorder=1,
+      x, y, deviation, fmt='none', ecolor=color, elinewidth=0.7, zorder=1
     )
+  best = rows['best'].to_numpy()
   axis.plot(
-    x[line.chosen],
-    y[line.chosen],
+    x[best],
+    y[best],
     marker=marker,
     markersize=_CHOSEN_SIZE,
     color=color,
@@ -134,7 +108,7 @@ def _draw(axis, line, shift, look):
   }
   diverged = x[np.isnan(y)]
   axis.plot(diverged, np.full_like(diverged, 0.03), marker='x', **at_frame)
-  axis.plot(shift * line.published, 0.97, marker='v', **at_frame)
+  axis.plot(shift * published, 0.97, marker='v', **at_frame)
   return drawn
 
 

@@ -1,1 +1,1 @@
-"""The parts that all command-line programs share."""
+"""The start of every program: its console and its flags."""

@@ -51,6 +51,8 @@ def run(
     env = {**os.environ, 'IPYTHONDIR': folder}
     # With this variable, a kernel hides the libraries' output to stderr.
     env.pop('PYTEST_CURRENT_TEST', None)
+    # Without it, the kernel shows figures; `import plots` sets it.
+    env.pop('MPLBACKEND', None)
     client = nbclient.NotebookClient(
       notebook,
       km=manager,

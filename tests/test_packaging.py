@@ -30,7 +30,7 @@ DISTRIBUTIONS = {
 }
 
 
-def run(*command, cwd, timeout=120):
+def run(*command, cwd, timeout=600):
   """Runs a command that does not see this folder, and returns its output."""
   process = subprocess.run(
     [str(part) for part in command],

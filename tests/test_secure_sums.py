@@ -15,6 +15,9 @@ from tff_ocs import secure_sums
 
 NORMS = [8.0, 5.0, 3.0, 2.0, 1.0, 1.0, 0.5, 0.25]
 M = 3
+# Further iterations add the same sums again, which take long to compile.
+ITERATIONS = 2
+AOCS = schemes.ApproximateOptimalSampling(M, ITERATIONS)
 VALUE_TYPE = tff.TensorType(np.float32, [len(NORMS)])
 WEIGHT_TYPE = tff.TensorType(np.float32)
 # Client i has its own entry.
@@ -31,7 +34,7 @@ def secure_context():
 
 def _process(norm_bound, value_bound=1e3, weight_bound=1.0, scheme=None):
   return tff_ocs.ClientSamplingFactory(
-    scheme or tff_ocs.ApproximateOptimalSampling(M),
+    scheme or AOCS,
     value_sum_factory=tff.aggregators.SecureSumFactory(value_bound),
     weight_sum_factory=tff.aggregators.SecureSumFactory(weight_bound, 0.0),
     scalar_sum_factory=secure_sums.SecureScalarSumFactory(norm_bound),
@@ -62,7 +65,7 @@ def _probabilities_with_clipped_norms(bound):
   """Algorithm 2 where the server's sum is of clipped norms."""
   norms = np.array(NORMS)
   p = np.minimum(M * norms / np.minimum(norms, bound).sum(), 1)
-  for _ in range(4):
+  for _ in range(ITERATIONS):
     unsure = p < 1
     if not p[unsure].any():
       break
@@ -77,7 +80,7 @@ def _probabilities_with_clipped_norms(bound):
 
 
 def _probabilities(norms, scalar_sum_factory):
-  process = tff_ocs.ApproximateOptimalSampling(M).create(scalar_sum_factory)
+  process = AOCS.create(scalar_sum_factory)
   output = process.next(process.initialize(), list(np.float32(norms)))
   return np.array(output.result), output.measurements
 
@@ -92,7 +95,9 @@ def test_clipped_norms_make_probabilities_too_large(share):
   of_norms = measured['scalar_sum']['totals']['norm']
   assert of_norms['secure_upper_clipped_count'] == np.sum(_above(bound))
   if share == 1:
-    exact, _ = probabilities.approximate_probabilities(np.array(NORMS), M)
+    exact, _ = probabilities.approximate_probabilities(
+      np.array(NORMS), M, ITERATIONS
+    )
     np.testing.assert_allclose(p, exact, rtol=1e-6)
   else:
     assert p.sum() > M + 0.1
@@ -109,7 +114,7 @@ def test_rounded_norms_move_the_sum_of_probabilities_within_the_bound():
 
 def test_norms_have_bounds_of_their_own():
   norms, bound = 1e9 * np.array(NORMS), 1e10
-  exact, _ = probabilities.approximate_probabilities(norms, M)
+  exact, _ = probabilities.approximate_probabilities(norms, M, ITERATIONS)
   p, _ = _probabilities(norms, secure_sums.SecureScalarSumFactory(bound))
   np.testing.assert_allclose(p, exact, rtol=1e-6)
   # With the same bounds for all, a one is less than half a step.
@@ -173,8 +178,7 @@ def test_adaptive_bound_follows_the_norms():
     schemes.FullParticipation(),
     schemes.UniformSampling(M),
     schemes.OptimalSampling(M),
-    schemes.ApproximateOptimalSampling(M),
-    schemes.ApproximateOptimalSampling(M, max_iterations=0),
+    AOCS,
   ],
   ids=repr,
 )
@@ -217,7 +221,7 @@ def test_values_weights_and_scalars_that_are_clipped_are_counted_apart():
   measured = _next(_process(1e3, value_bound=6.0, weight_bound=0.9))
   assert measured.measurements['clipped']['weights'] == len(NORMS)
   assert measured.measurements['clipped']['scalars'] == 0
-  p, _ = probabilities.approximate_probabilities(np.array(NORMS), M)
+  p, _ = probabilities.approximate_probabilities(np.array(NORMS), M, ITERATIONS)
   sent = measured.result > 0
   assert measured.measurements['clipped']['values'] == np.sum(
     sent & (np.array(NORMS) / p > 6)
@@ -239,9 +243,7 @@ def test_counts_of_nested_factories_are_found():
 
 
 def test_plain_sums_count_nothing_as_clipped():
-  process = tff_ocs.ClientSamplingFactory(
-    tff_ocs.ApproximateOptimalSampling(M)
-  ).create(VALUE_TYPE, WEIGHT_TYPE)
+  process = tff_ocs.ClientSamplingFactory(AOCS).create(VALUE_TYPE, WEIGHT_TYPE)
   output = process.next(process.initialize(), VALUES, WEIGHTS)
   assert 'clipped' not in output.measurements
 

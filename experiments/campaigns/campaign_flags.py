@@ -1,128 +1,118 @@
 """The flags of the programs that start many runs."""
 
+import math
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from collections.abc import Sequence
 
 from absl import flags
 
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
-from programs import paths
+from programs import definer
+
+# Flags count as those of the program that calls `define`.
+flags.disclaim_key_flags()
 
 # Flags that the programs set for each run, or that would undo finished work.
 _RESERVED = ('flagfile', 'output_dir', 'overwrite', 'resume', 'run_name')
 
 
-def define(values: flags.FlagValues = flags.FLAGS) -> None:
+def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
   """Defines the flags of all of these programs.
 
   Args:
     values: The flags to add them to.
+    experiments: The values of --experiment.
   """
-  flags.DEFINE_enum(
+  define = definer.Definer(values)
+  define.enum(
     'experiment',
     None,
-    [*paper_runs.EXPERIMENTS, 'paper'],
+    experiments,
     'Required. The experiment of the paper: FEMNIST data set 1, 2 or 3;'
     ' Shakespeare with n = 32 or 128; CIFAR100; or all of them (paper).',
     required=True,
-    flag_values=values,
   )
-  paths.define_path(
-    'output_dir',
-    'runs',
-    'The folder of the runs, and of their logs in logs/.',
-    flag_values=values,
+  define.path(
+    'output_dir', 'runs', 'The folder of the runs, and of their logs in logs/.'
   )
-  flags.DEFINE_integer(
+  define.integer(
     'parallel',
     None,
     'The number of runs at the same time on this machine, which share its cores'
     ' evenly. If not given, one for each core for which 3 GB of memory are'
     ' available.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  define.string(
     'ray_address',
     None,
     'The address of a running Ray cluster to place the runs on: auto for the'
     ' one of this machine, or the HOST of its head. This machine must be a node'
     ' of the cluster.',
-    flag_values=values,
   )
-  flags.DEFINE_bool(
-    'dry_run',
-    False,
-    'Print the commands of the runs and start none.',
-    flag_values=values,
+  define.bool(
+    'dry_run', False, 'Print the commands of the runs and start none.'
   )
 
 
-def define_methods(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the flags that choose methods, m and n.
-
-  Args:
-    values: The flags to add them to.
-  """
-  flags.DEFINE_list(
+def define_methods(values: flags.FlagValues) -> None:
+  """Defines the flags that choose methods, m and n."""
+  define = definer.Definer(values)
+  define.list(
     'methods',
     ['full', 'uniform', 'aocs'],
     "The samplings to run: full, uniform, aocs, as in the paper's figures, or"
     ' ocs, whose results are those of aocs.',
-    flag_values=values,
   )
-  flags.register_validator(
+  define.validate(
     'methods',
     lambda methods: methods and not set(methods) - set(paper_runs.METHODS),
     message=f'must be some of {",".join(paper_runs.METHODS)}',
-    flag_values=values,
   )
-  flags.DEFINE_list(
+  define.list(
     'expected_clients',
     None,
     'The expected numbers m of participants to run each sampling but full with.'
     " If not given, the paper's.",
-    flag_values=values,
   )
-  flags.register_validator(
+  define.validate(
     'expected_clients',
-    lambda numbers: numbers is None or _are_positive(numbers),
+    lambda numbers: numbers is None or are_positive(numbers),
     message='must be one or more different numbers above 0',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'clients_per_round',
     None,
     "The size n of the cohort. If not given, the paper's.",
     lower_bound=1,
-    flag_values=values,
   )
 
 
-def _are_positive(texts) -> bool:
+def are_different(
+  texts: Sequence[str],
+  parse: Callable[[str], float],
+  is_allowed: Callable[[float], bool],
+) -> bool:
+  """Whether a list has one or more different numbers, all of them allowed."""
   try:
-    numbers = {float(text) for text in texts}
+    numbers = [parse(text) for text in texts]
   except ValueError:
     return False
-  return (
-    len(numbers) == len(texts) > 0
-    and min(numbers) > 0
-    and max(numbers) < float('inf')
-  )
+  return len(set(numbers)) == len(numbers) > 0 and all(map(is_allowed, numbers))
 
 
-def read_runs(values: flags.FlagValues) -> list[paper_runs.PaperRun]:
-  """Reads the runs that the flags of `define` and `define_methods` choose.
+def are_positive(texts: Sequence[str]) -> bool:
+  """Whether a list has one or more different finite numbers above 0."""
+  return are_different(texts, float, lambda number: 0 < number < math.inf)
 
-  Args:
-    values: The flags.
 
-  Returns:
-    The runs.
+def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:
+  """The runs that the flags choose, without seeds.
 
   Raises:
     JobError: If the flags contradict each other.
@@ -141,8 +131,8 @@ def read_runs(values: flags.FlagValues) -> list[paper_runs.PaperRun]:
     clients_per_round=values.clients_per_round,
   )
   for run in runs:
-    of_run = job_lib.Job(*run).values
-    n, m = of_run['clients_per_round'], of_run.get('expected_clients', '0')
+    n = run.values['clients_per_round']
+    m = run.values.get('expected_clients', '0')
     if float(m) > float(n):
       print(
         f'{run.name}: m={m} is more than n={n}, so all clients of a cohort will'
@@ -153,14 +143,7 @@ def read_runs(values: flags.FlagValues) -> list[paper_runs.PaperRun]:
 
 
 def parse(argv: Sequence[str]) -> list[str]:
-  """Parses the command line, and explains where flags for each run belong.
-
-  Args:
-    argv: The command line.
-
-  Returns:
-    The arguments that are no flags, as for `app.run`.
-  """
+  """The parser for `app.run`; it explains where flags for each run belong."""
   try:
     return flags.FLAGS(argv)
   except flags.Error as error:
@@ -234,9 +217,6 @@ def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
   """Lets each experiment check the flags of its first job.
 
   Otherwise a flag that does not exist would fail in each of the runs.
-
-  Args:
-    jobs: The jobs.
 
   Raises:
     JobError: If an experiment refuses its flags.

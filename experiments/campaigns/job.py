@@ -32,15 +32,12 @@ class Job(NamedTuple):
   program: str
   flags: tuple[str, ...]
 
+  def extended(self, suffix: str, *added: str) -> 'Job':
+    """The job with more flags, and with a longer name."""
+    return self._replace(name=self.name + suffix, flags=(*self.flags, *added))
+
   def command(self, output_dir: Union[str, os.PathLike]) -> list[str]:
-    """The command of the run, for the project's root as working directory.
-
-    Args:
-      output_dir: The folder of the run's folder.
-
-    Returns:
-      The program and its arguments.
-    """
+    """The command of the run, for the project's root as working directory."""
     return [
       sys.executable,
       '-m',
@@ -95,13 +92,5 @@ class FailedJob(NamedTuple):
 
 
 def log_path(output_dir: pathlib.Path, job: Job) -> pathlib.Path:
-  """The file for the output of a job's process.
-
-  Args:
-    output_dir: The folder of the runs' folders.
-    job: The job.
-
-  Returns:
-    The path.
-  """
+  """The file for the output of a job's process."""
   return output_dir / 'logs' / f'{job.name}.log'

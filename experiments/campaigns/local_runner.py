@@ -108,12 +108,7 @@ class LocalRunner:
   """Runs jobs in processes of this machine."""
 
   def __init__(self, output_dir: pathlib.Path, shares: list[list[int]]):
-    """Starts nothing yet.
-
-    Args:
-      output_dir: The folder of the runs' folders.
-      shares: The cores of each process, as of `share_cores`.
-    """
+    """Starts nothing yet."""
     self._output_dir = output_dir
     self._free = shares
     self._processes = {}
@@ -143,14 +138,7 @@ class LocalRunner:
     self._processes[job] = process, cores
 
   def count_rounds(self, job: job_lib.Job) -> int:
-    """The number of rounds that a job has finished.
-
-    Args:
-      job: The job.
-
-    Returns:
-      The number.
-    """
+    """The number of rounds that a job has finished."""
     return run_progress.count_rounds(self._output_dir / job.name)
 
   def wait(self) -> list[job_lib.Ended]:

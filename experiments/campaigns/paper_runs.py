@@ -7,8 +7,9 @@ experiment, the sampling and m: `femnist_1_aocs_m3.flags`.
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 from typing import Optional
+
+from experiments.campaigns import job
 
 EXPERIMENTS = (
   'femnist_1',
@@ -23,28 +24,13 @@ METHODS = ('full', 'uniform', 'ocs', 'aocs')
 _FOLDER = pathlib.Path(__file__).parents[1] / 'flags'
 
 
-class PaperRun(NamedTuple):
-  """The flags of one of the paper's runs, or of one with another m or n.
-
-  Attributes:
-    name: The experiment, the sampling and m, 'femnist_1_aocs_m3'; with an n
-      that is not the paper's, 'femnist_1_n16_aocs_m3'.
-    program: The module of `experiments` that runs it, 'femnist'.
-    flags: The flags, '--sampling=aocs' and so on.
-  """
-
-  name: str
-  program: str
-  flags: tuple[str, ...]
-
-
 def read(
   experiment: str,
   methods: Sequence[str],
   *,
   expected_clients: Optional[Sequence[float]] = None,
   clients_per_round: Optional[int] = None,
-) -> list[PaperRun]:
+) -> list[job.Job]:
   """Reads the runs of an experiment.
 
   Args:
@@ -54,10 +40,12 @@ def read(
     clients_per_round: n, instead of the paper's.
 
   Returns:
-    The runs, ordered by experiment, by method as given, and by m. A run with
-    an m or n of its own has the other flags of the method's first run. The
-    data source, which no file holds, comes first among the flags, so that it is
-    the first setting that is compared with a run in a folder.
+    The jobs, without a seed, by experiment, method as given, and m. Their names
+    are those of the files; an n that is not the paper's is added to them:
+    'femnist_1_n16_aocs_m3'. A run with an m or n of its own has the other flags
+    of the method's first run. The data source, which no file holds, comes first
+    among the flags, so that it is the first setting that is compared with a run
+    in a folder.
   """
   experiments = EXPERIMENTS if experiment == 'paper' else (experiment,)
   return [
@@ -82,7 +70,7 @@ def _find_files(experiment, method, expected_clients):
   return [(m, files.get(m, first)) for m in sorted(expected_clients)]
 
 
-def _build_run(experiment, method, m, path, clients_per_round) -> PaperRun:
+def _build_run(experiment, method, m, path, clients_per_round) -> job.Job:
   lines = map(str.strip, path.read_text(encoding='utf-8').splitlines())
   flags = [line for line in lines if line and not line.startswith('#')]
   name = experiment
@@ -96,4 +84,4 @@ def _build_run(experiment, method, m, path, clients_per_round) -> PaperRun:
     name += f'_m{m:g}'
     if f'--expected_clients={m:g}' not in flags:
       flags.append(f'--expected_clients={m:g}')
-  return PaperRun(name, experiment.split('_')[0], ('--data_source=tff', *flags))
+  return job.Job(name, experiment.split('_')[0], ('--data_source=tff', *flags))

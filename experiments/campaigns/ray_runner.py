@@ -43,16 +43,7 @@ class RayRunner:
   """Runs jobs on a Ray cluster."""
 
   def __init__(self, output_dir: pathlib.Path, address: str):
-    """Joins the cluster.
-
-    Args:
-      output_dir: The folder of the runs' folders.
-      address: 'auto', or 'HOST' or 'HOST:PORT' of the head of a cluster that
-        this machine is a node of.
-
-    Raises:
-      JobError: If there is no such cluster.
-    """
+    """Joins the cluster."""
     self._output_dir = output_dir
     self._stack = contextlib.ExitStack()
     self._tasks = {}
@@ -61,12 +52,7 @@ class RayRunner:
     _settle_replacements(output_dir)
     _join(address)
     # They are sent with the task, so that Ray's process can use them.
-    for module in (
-      job_lib,
-      local_runner,
-      run_progress,
-      sys.modules[__name__],
-    ):
+    for module in (job_lib, local_runner, run_progress, sys.modules[__name__]):
       ray.cloudpickle.register_pickle_by_value(module)
     of_nodes = [
       int(node['Resources'].get('CPU', 0))
@@ -102,14 +88,7 @@ class RayRunner:
     self._tasks[task] = job
 
   def count_rounds(self, job: job_lib.Job) -> int:
-    """The number of rounds that a job has finished, as far as is known here.
-
-    Args:
-      job: The job.
-
-    Returns:
-      The number.
-    """
+    """The number of rounds that a job has finished, as far as is known here."""
     return self._rounds.get(job.name, 0)
 
   def wait(self) -> list[job_lib.Ended]:
@@ -230,33 +209,30 @@ def _run_on_node(
 
 
 def _follow(process, folder, log):
-  rounds, checkpoint = (
-    run_progress.count_rounds(folder),
-    run_progress.newest_checkpoint(folder),
-  )
+  rounds, checkpoint = _progress(folder)
   yield rounds, None, b'', None
   while process.poll() is None:
     # Less often than the results are fetched.
     time.sleep(2 * job_lib.POLL_SECONDS)
-    now = (
-      run_progress.count_rounds(folder),
-      run_progress.newest_checkpoint(folder),
-    )
+    now = _progress(folder)
     if now == (rounds, checkpoint):
       continue
-    files = None
+    files, output = None, b''
     if now[1] not in (None, checkpoint):
       try:
-        files = _read_files(folder, now[1])
+        files, output = _read_files(folder, now[1]), log.read_bytes()
       except FileNotFoundError:  # A newer checkpoint has replaced it.
         continue
     rounds, checkpoint = now
-    yield rounds, files, b'' if files is None else log.read_bytes(), None
-  yield (
+    yield rounds, files, output, None
+  rounds, _ = _progress(folder)
+  yield rounds, _read_files(folder), log.read_bytes(), process.returncode
+
+
+def _progress(folder):
+  return (
     run_progress.count_rounds(folder),
-    _read_files(folder),
-    log.read_bytes(),
-    process.returncode,
+    run_progress.newest_checkpoint(folder),
   )
 
 

@@ -70,17 +70,13 @@ class Availability(NamedTuple):
         f' one for each of the {len(client_ids)} clients of the pool, and lacks'
         f' {len(missing)}.'
       )
-    unknown = set(self.of_client) - set(client_ids)
-    if unknown:
-      line, name = next(
-        (line, name)
-        for line, name in enumerate(self.of_client, start=2)
-        if name in unknown
-      )
-      raise AvailabilityError(
-        f'{self.flag}, line {line}: there is no client {name!r} in the pool,'
-        f' which has the clients {client_ids[0]!r} to {client_ids[-1]!r}.'
-      )
+    known = set(client_ids)
+    for line, name in enumerate(self.of_client, start=2):
+      if name not in known:
+        raise AvailabilityError(
+          f'{self.flag}, line {line}: there is no client {name!r} in the pool,'
+          f' which has the clients {client_ids[0]!r} to {client_ids[-1]!r}.'
+        )
     return self.of_client
 
 
@@ -127,31 +123,31 @@ def _read_file(flag, path):
       f'{flag} is neither a number nor a CSV file that can be read: {error}'
     ) from error
   if not lines or lines[0] != _HEADER:
+    found = ','.join(lines[0]) if lines else ''
     raise AvailabilityError(
-      f'{flag}, line 1: the header must be client_id,q, found'
-      f' {",".join(lines[0]) if lines else ""!r}.'
+      f'{flag}, line 1: the header must be client_id,q, found {found!r}.'
     )
   of_client = {}
   for number, fields in enumerate(lines[1:], start=2):
-    where = f'{flag}, line {number}'
-    if len(fields) != 2:
-      raise AvailabilityError(
-        f'{where}: a line must be client_id,q, found {",".join(fields)!r}.'
-      )
-    client_id, q = fields
-    if client_id in of_client:
-      raise AvailabilityError(
-        f'{where}: the client {client_id!r} occurs twice.'
-      )
     try:
-      of_client[client_id] = float(q)
-    except ValueError:
-      raise AvailabilityError(
-        f'{where}: q must be a number, found {q!r}.'
-      ) from None
-    if not _SMALLEST <= of_client[client_id] <= 1:
-      raise AvailabilityError(
-        f'{where}: q must be above 0 and at most 1, found {q}.'
-      )
+      client_id, q = _read_line(fields)
+      if client_id in of_client:
+        raise ValueError(f'the client {client_id!r} occurs twice.')
+    except ValueError as error:
+      raise AvailabilityError(f'{flag}, line {number}: {error}') from error
+    of_client[client_id] = q
   digest = hashlib.sha256(content).hexdigest()
   return Availability(flag, f'sha256:{digest}', of_client=of_client)
+
+
+def _read_line(fields):
+  if len(fields) != 2:
+    raise ValueError(f'a line must be client_id,q, found {",".join(fields)!r}.')
+  client_id, text = fields
+  try:
+    q = float(text)
+  except ValueError:
+    raise ValueError(f'q must be a number, found {text!r}.') from None
+  if not _SMALLEST <= q <= 1:
+    raise ValueError(f'q must be above 0 and at most 1, found {text}.')
+  return client_id, q

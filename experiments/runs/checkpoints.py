@@ -41,11 +41,7 @@ class Checkpoints:
   """The checkpoints of one run, in a folder of their own."""
 
   def __init__(self, path: Union[str, os.PathLike]):
-    """Opens the folder, which need not exist.
-
-    Args:
-      path: The folder.
-    """
+    """Opens the folder, which need not exist."""
     self._path = pathlib.Path(path)
     # Checkpoints that were being written when a former run ended.
     for partial in self._path.glob(f'{_PREFIX}*_temp*'):
@@ -59,15 +55,7 @@ class Checkpoints:
     )
 
   def save(self, progress: Progress, round_num: int) -> None:
-    """Saves the progress after a round, atomically.
-
-    Args:
-      progress: The progress.
-      round_num: The number of the finished round.
-
-    Raises:
-      OSError: If the folder cannot be written to.
-    """
+    """Saves the progress after a round, atomically."""
     with files.explaining_write_errors(self._path_of(round_num)):
       asyncio.run(self._manager.save(progress, round_num))
 
@@ -111,12 +99,6 @@ class Checkpoints:
     """Drops the checkpoints after rounds whose metrics are lost.
 
     A run that continued from them would leave a gap in its metrics.
-
-    Args:
-      round_num: The number of the first such round.
-
-    Raises:
-      OSError: If the folder cannot be written to.
     """
     for version in self._versions():
       if version >= round_num:

@@ -3,8 +3,6 @@
 import contextlib
 import pathlib
 import sys
-from collections.abc import Callable
-from collections.abc import Sequence
 
 import tensorflow_federated as tff
 from absl import flags
@@ -25,43 +23,30 @@ from tff_ocs.tasks import task as task_lib
 
 
 def run(
-  values: flags.FlagValues,
-  *,
-  load_task: Callable[[], task_lib.Task],
-  experiment: str,
-  data: str,
-  step_size: experiment_flags.PaperStepSize,
-  own_flags: Sequence[str],
+  values: flags.FlagValues, described: experiment_flags.Experiment
 ) -> None:
-  """Runs the experiment that the flags describe.
+  """Runs an experiment with the flags of `experiment_flags`.
 
   Ends the program with one line if the settings, the data, the folder or the
   worker are not as they must be.
-
-  Args:
-    values: The flags, those of `experiment_flags` among them.
-    load_task: A function that loads the task.
-    experiment: The name of the experiment in figures and tables.
-    data: The first part of the name of the run's folder.
-    step_size: The paper's client step size for the sampling.
-    own_flags: The names of the program's own flags, which are recorded too.
   """
   path = None
   try:
     availability = availability_lib.read(values.availability)
     path = pathlib.Path(
-      values.output_dir, experiment_flags.run_name(values, data, availability)
+      values.output_dir,
+      experiment_flags.run_name(values, described.data, availability),
     )
     folder = run_folder.RunFolder(
       path, overwrite=values.overwrite, resume=values.resume
     )
     with folder.log():
       learning_rate, step_size_line = experiment_flags.step_size(
-        values, step_size
+        values, described.step_size
       )
       settings = {
-        'experiment': experiment,
-        **experiment_flags.settings(values, own_flags),
+        'experiment': described.name,
+        **experiment_flags.settings(values, described.own_flags),
         'client_learning_rate': learning_rate,
         'availability': availability.setting,
       }
@@ -70,7 +55,7 @@ def run(
         _report(f'{folder.path} is finished; use --overwrite to run it again.')
         return
       _report(step_size_line)
-      _run(folder, settings, values, load_task, availability)
+      _run(folder, settings, values, described.load_task, availability)
   except execution.WorkerError as error:
     sys.exit(f'error: {error} {_describe_resumption(path)}')
   except (
@@ -112,10 +97,7 @@ def _run(folder, settings, values, load_task, availability):
   task = _choose_validation_set(task, values)
   task.train.keep_all()
   _report(f'Data: {task.data_name}')
-  try:
-    training.check_cohort(task, values.clients_per_round)
-  except ValueError as error:
-    raise experiment_flags.SettingError(error) from error
+  training.check_cohort(task, values.clients_per_round)
   process = _build_process(values, task.model, settings['client_learning_rate'])
   with _use_worker(values.worker_address):
     # The folder is made only if there is a worker.

@@ -5,6 +5,7 @@ answered at once.
 """
 
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,11 @@ from typing import NamedTuple
 from absl import flags
 
 from experiments.runs import availability as availability_lib
-from programs import paths
+from programs import definer
 from tff_ocs.records import settings as settings_lib
+
+# Flags count as those of the program that calls `define`.
+flags.disclaim_key_flags()
 
 # Flags on which a good step size depends. The paper's value is the default,
 # unless `PaperStepSize.settings` names others.
@@ -50,20 +54,35 @@ class PaperStepSize(NamedTuple):
   settings: Mapping[str, Sequence[Any]]
 
 
-def define(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the flags.
+class Experiment(NamedTuple):
+  """The part of a run that its program describes from the flags.
 
-  Args:
-    values: The flags to add them to.
+  Attributes:
+    name: The name in figures and tables.
+    data: The first part of the name of the run's folder.
+    step_size: The paper's client step size for the sampling.
+    own_flags: The names of the program's own flags, which are recorded too.
+    load_task: A function that loads the `tff_ocs.tasks.task.Task`.
   """
-  _define_sampling(values)
-  _define_training(values)
-  _define_data(values)
-  _define_folder(values)
+
+  name: str
+  data: str
+  step_size: PaperStepSize
+  own_flags: Sequence[str]
+  load_task: Callable[[], Any]
 
 
-def _define_sampling(values):
-  flags.DEFINE_enum(
+def define(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the flags."""
+  define = definer.Definer(values)
+  _define_sampling(define)
+  _define_training(define)
+  _define_data(define)
+  _define_folder(define)
+
+
+def _define_sampling(define):
+  define.enum(
     'sampling',
     'aocs',
     ['full', 'uniform', 'ocs', 'aocs'],
@@ -71,33 +90,29 @@ def _define_sampling(values):
     ' with the same probability m / n (uniform); or by optimal client sampling,'
     ' with probabilities that are computed from the norms of the updates,'
     ' exactly (ocs) or from sums only (aocs).',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'clients_per_round',
     32,
     'n, the size of the cohort: how many clients of the pool are drawn in each'
     ' round and compute an update.',
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_float(
+  define.float(
     'expected_clients',
     3,
     'm, the expected number of participants: how many of the n clients of the'
     ' cohort send their update, on average. If m is more than n, all send. With'
     ' --sampling=full all send, and only the improvement factors in the metrics'
     ' depend on m.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'max_iterations',
     4,
     'j_max, the largest number of recalibrations with --sampling=aocs.',
     lower_bound=0,
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  define.string(
     'availability',
     None,
     'The probability q_i with which each client of the cohort is available and'
@@ -106,9 +121,8 @@ def _define_sampling(values):
     ' client of the pool. Only available clients send, and their updates are'
     ' scaled by 1 / (q_i p_i), see Appendix D of the paper. If not given, all'
     ' clients are available.',
-    flag_values=values,
   )
-  flags.DEFINE_enum(
+  define.enum(
     'compression',
     'none',
     ['none', 'random_k', 'natural', 'dithering'],
@@ -116,217 +130,174 @@ def _define_sampling(values):
     ' they send some of the entries (random_k), or all entries rounded at'
     ' random to powers of two (natural) or to a few levels (dithering), see'
     ' tff_ocs.compression.',
-    flag_values=values,
   )
-  flags.DEFINE_float(
+  define.float(
     'random_k_fraction',
     0.1,
     'The fraction of the entries that --compression=random_k sends.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'dithering_bits',
     4,
     'The bits of an entry with --compression=dithering: 2, 4 or 8.',
-    flag_values=values,
   )
-  _validate_positive('expected_clients', values)
-  flags.register_validator(
+  _validate_positive(define, 'expected_clients')
+  define.validate(
     'random_k_fraction',
     lambda value: 0 < value <= 1,
     message='must be above 0 and at most 1',
-    flag_values=values,
   )
-  flags.register_validator(
+  define.validate(
     'dithering_bits',
     lambda value: value in (2, 4, 8),
     message='must be 2, 4 or 8',
-    flag_values=values,
   )
 
 
-def _define_training(values):
-  flags.DEFINE_enum(
+def _define_training(define):
+  define.enum(
     'algorithm',
     'fedavg',
     ['fedavg', 'dsgd'],
     'Federated Averaging (fedavg), in which a client trains on all of its'
     ' examples; or distributed SGD (dsgd), Eq. (2) of the paper, in which it'
     ' computes one gradient, of --batch_size examples.',
-    flag_values=values,
   )
-  flags.DEFINE_enum(
+  define.enum(
     'client_weighting',
     'num_examples',
     ['num_examples', 'uniform'],
     'The weight of a client in the mean: its number of examples, or the same'
     ' for all clients.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
-    'total_rounds',
-    151,
-    'The number of rounds.',
-    lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
+  define.integer('total_rounds', 151, 'The number of rounds.', lower_bound=1)
+  define.integer(
     'rounds_per_eval',
     5,
     'The validation set is evaluated after each round whose number, from 0, is'
     ' divisible by this, and after the last.',
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'batch_size',
     20,
     "The examples in a batch of a client's SGD.",
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'client_epochs',
     1,
     'The number of epochs that a client trains in a round.',
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_float(
+  define.float(
     'client_learning_rate',
     None,
     "The clients' step size eta_l; with --algorithm=dsgd the step size eta. If"
     " not given, the paper's for the sampling and the data set.",
-    flag_values=values,
   )
-  flags.DEFINE_float(
-    'server_learning_rate',
-    1.0,
-    "The server's step size eta_g.",
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
+  define.float('server_learning_rate', 1.0, "The server's step size eta_g.")
+  define.integer(
     'seed',
     0,
     'The seed of the initial weights, the cohorts, the shuffles and the coins,'
     ' which are the same for each --sampling.',
     lower_bound=0,
     upper_bound=2**32 - 1,
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  define.string(
     'worker_address',
     None,
     "The 'host:port' of a TFF worker that is to do the work, started there by"
     ' python -m tff_ocs.worker. If not given, one is started on this machine.',
-    flag_values=values,
   )
-  _validate_positive('client_learning_rate', values)
-  _validate_positive('server_learning_rate', values)
+  _validate_positive(define, 'client_learning_rate')
+  _validate_positive(define, 'server_learning_rate')
 
 
-def _define_data(values):
-  paths.define_path(
+def _define_data(define):
+  define.path(
     'cache_dir',
     None,
     'With --data_source=tff: the folder of the data set files. Files that are'
     ' missing are downloaded to it. If not given, ~/.tff.',
-    flag_values=values,
   )
-  flags.DEFINE_string(
+  define.string(
     'data_name',
     None,
     'With --data_source=tff: the name of the data that the file in --cache_dir'
     ' really holds, if it is a stand-in; for the results and captions.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'validation_subset',
     None,
     'The number of examples of the validation set to evaluate on, drawn with'
     ' --seed. If not given, all of them.',
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_float(
+  define.float(
     'holdout_fraction',
     None,
     'The fraction of the clients of the pool that are left out of training, and'
     ' on whose examples the model is validated instead of on the validation'
     ' set. For the choice of a step size, see experiments.tune.',
-    flag_values=values,
   )
-  flags.register_validator(
+  define.validate(
     'holdout_fraction',
     lambda value: value is None or 0 < value < 1,
     message='must lie between 0 and 1',
-    flag_values=values,
   )
 
 
-def _define_folder(values):
-  paths.define_path(
-    'output_dir',
-    'runs',
-    "The folder in which the run's own folder is made.",
-    flag_values=values,
+def _define_folder(define):
+  define.path(
+    'output_dir', 'runs', "The folder in which the run's own folder is made."
   )
-  flags.DEFINE_string(
+  define.string(
     'run_name',
     None,
     "The name of the run's folder. If not given, it consists of the data, the"
     ' sampling, n, m and the seed.',
-    flag_values=values,
   )
-  flags.DEFINE_integer(
+  define.integer(
     'rounds_per_checkpoint',
     10,
     'The number of rounds from one checkpoint to the next.',
     lower_bound=1,
-    flag_values=values,
   )
-  flags.DEFINE_bool(
+  define.bool(
     'resume',
     True,
     'Continue a run of the same name and flags that ended early.',
-    flag_values=values,
   )
-  flags.DEFINE_bool(
-    'overwrite',
-    False,
-    'Replace the results of a former run of the same name.',
-    flag_values=values,
+  define.bool(
+    'overwrite', False, 'Replace the results of a former run of the same name.'
   )
-  flags.register_validator(
+  define.validate(
     'run_name',
     lambda name: (
       name is None
       or (name not in ('', '.', '..') and os.path.basename(name) == name)
     ),
     message='must be the name of a folder, without a path',
-    flag_values=values,
   )
 
 
-def _validate_positive(name: str, values: flags.FlagValues) -> None:
-  flags.register_validator(
+def _validate_positive(define, name):
+  define.validate(
     name,
     lambda value: value is None or 0 < value < float('inf'),
     message='must be a finite number above 0',
-    flag_values=values,
   )
 
 
 def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
-  """Checks that the flags do not contradict each other.
+  """Raises a `SettingError` if flags contradict each other.
 
   Args:
     values: The flags.
-    data_flags: The names of flags that only --data_source=tff uses, in addition
-      to those of this module.
-
-  Raises:
-    SettingError: If they do.
+    data_flags: The names of the program's own flags that only
+      --data_source=tff uses.
   """
   if values.data_source != 'tff':
     for name in ('cache_dir', 'data_name', *data_flags):
@@ -347,15 +318,7 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
 def settings(
   values: flags.FlagValues, own_flags: Sequence[str]
 ) -> dict[str, Any]:
-  """The values of the flags that determine the results of a run.
-
-  Args:
-    values: The flags.
-    own_flags: The names of the flags that the program itself defines.
-
-  Returns:
-    The values by name, for `config.json`.
-  """
+  """The values of the flags that determine a run's results, by name."""
   common = flags.FlagValues()
   define(common)
   return {
@@ -368,16 +331,7 @@ def settings(
 def step_size(
   values: flags.FlagValues, of_paper: PaperStepSize
 ) -> tuple[float, str]:
-  """The client step size, and a line that says where it is from.
-
-  Args:
-    values: The flags.
-    of_paper: The paper's step size for the sampling, which is used if
-      --client_learning_rate is not given.
-
-  Returns:
-    The step size and the line.
-  """
+  """The client step size, and a line that says where it is from."""
   if values.client_learning_rate is not None:
     step_size = values.client_learning_rate
     return step_size, f'Client step size: {step_size:g}, as given.'
@@ -405,16 +359,7 @@ def run_name(
   data: str,
   availability: availability_lib.Availability,
 ) -> str:
-  """The name of the run's folder.
-
-  Args:
-    values: The flags.
-    data: The first part of the name, if --run_name is not given.
-    availability: The value of --availability.
-
-  Returns:
-    The name.
-  """
+  """The name of the run's folder, which begins with `data` if not given."""
   if values.run_name is not None:
     return values.run_name
   m = '' if values.sampling == 'full' else f'_m{values.expected_clients:g}'

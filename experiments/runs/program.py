@@ -1,13 +1,35 @@
-"""The setup of a program that trains."""
+"""The start of a program that trains."""
 
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 
+from absl import flags
+
+from experiments.runs import experiment_flags
 from programs import entry
 
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
+
+
+def run(
+  values: flags.FlagValues,
+  describe: Callable[[flags.FlagValues], experiment_flags.Experiment],
+) -> None:
+  """Runs the experiment that `describe` builds from the flags.
+
+  Ends the program with one line if flags contradict each other.
+  """
+  try:
+    described = describe(values)
+  except experiment_flags.SettingError as error:
+    sys.exit(f'error: {error}')
+  setup()
+  from experiments.runs import experiment
+
+  experiment.run(values, described)
 
 
 def setup() -> None:

@@ -43,13 +43,7 @@ from tff_ocs.records import weights as weights_lib
 # All that a run writes, except `config.json`: without it, the rest that an
 # interrupted removal leaves would not be recognised as a run's. The weights,
 # which mean that the run is finished, come first.
-_WRITTEN = (
-  'weights*.npz',
-  'checkpoints',
-  'events',
-  'log.txt',
-  'metrics.*csv*',
-)
+_WRITTEN = ('weights*.npz', 'checkpoints', 'events', 'log.txt', 'metrics.*csv*')
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',
@@ -68,20 +62,11 @@ class RunFolder:
     overwrite: bool = False,
     resume: bool = False,
   ):
-    """Checks that the folder can be used; changes nothing in it.
-
-    Args:
-      path: The folder; it need not exist.
-      overwrite: Whether the results of a former run there are replaced.
-      resume: Whether a former run there is continued, see `start`.
-
-    Raises:
-      FileExistsError: If there are files that may not be replaced.
-      OSError: If the folder cannot be made or written to.
-    """
+    """Checks that the folder can be used; changes nothing in it."""
     self.path = pathlib.Path(path)
     self._overwrite = overwrite
-    self._is_started = False
+    # Keeps what is logged while it has no target: until the start.
+    self._log = handlers.MemoryHandler(capacity=1)
     self._lock = None
     if self.path.is_dir() and any(
       path.name not in _LEFT_WITHOUT_CONFIG for path in self.path.iterdir()
@@ -140,9 +125,7 @@ class RunFolder:
       )
 
   def start(
-    self,
-    settings: settings_lib.Settings,
-    worker_address: Optional[str] = None,
+    self, settings: settings_lib.Settings, worker_address: Optional[str] = None
   ) -> None:
     """Locks the folder and writes `config.json`, or continues a former run.
 
@@ -189,7 +172,8 @@ class RunFolder:
         settings_lib.write_config(self.path, settings, environment)
     else:
       _warn_of_changes(former[1], environment)
-    self._is_started = True
+    self._log.setTarget(_LogFile(self.path / 'log.txt'))
+    self._log.flush()
     with files.explaining_write_errors(self.path / 'checkpoints'):
       self.checkpoints = checkpoints.Checkpoints(self.path / 'checkpoints')
     self._check_metrics_of_checkpoints()
@@ -215,13 +199,6 @@ class RunFolder:
 
     Rounds from this one on that are in `metrics.csv` already, of a run that
     ended between two checkpoints, are replaced; the events have them twice.
-
-    Args:
-      metrics: Values by name, of `metrics.COLUMNS`.
-      round_num: The number of the round.
-
-    Raises:
-      OSError: If the folder cannot be written to.
     """
     self._metrics.write(metrics, round_num)
     with files.explaining_write_errors(self.path / 'events'):
@@ -232,14 +209,7 @@ class RunFolder:
       )
 
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
-    """Writes `weights.npz`, drops the checkpoints and frees the folder.
-
-    Args:
-      weights: The final weights.
-
-    Raises:
-      OSError: If the folder cannot be written to.
-    """
+    """Writes `weights.npz`, drops the checkpoints and frees the folder."""
     weights_lib.write_weights(self.path, weights)
     self.checkpoints.remove()
     self.close()
@@ -258,7 +228,7 @@ class RunFolder:
     errors only. If the folder is never started, nothing is written. In the end
     the folder is freed for other processes.
     """
-    handler = _LateFileHandler(self.path / 'log.txt', lambda: self._is_started)
+    handler = self._log
     logger, console = logging.get_absl_logger(), logging.get_absl_handler()
     levels = logger.level, console.level
     # TensorFlow logs each checkpoint.
@@ -275,7 +245,10 @@ class RunFolder:
       logger.removeHandler(handler)
       logger.setLevel(levels[0])
       console.setLevel(levels[1])
+      file = handler.target
       handler.close()
+      if file is not None:
+        file.close()
       self.close()
 
 
@@ -290,27 +263,6 @@ def _warn_of_changes(former, environment):
         value,
         former.get(name),
       )
-
-
-class _LateFileHandler(handlers.MemoryHandler):
-  """Keeps records in memory until the folder of its file is ready."""
-
-  def __init__(self, path, is_folder_ready):
-    super().__init__(capacity=1)
-    self._path = path
-    self._is_folder_ready = is_folder_ready
-
-  def shouldFlush(self, record):  # noqa: N802, the base class' name.
-    del record
-    if self.target is None and self._is_folder_ready():
-      self.setTarget(_LogFile(self._path))
-    return self.target is not None
-
-  def close(self):
-    target = self.target
-    super().close()
-    if target is not None:
-      target.close()
 
 
 class _LogFile(python_logging.FileHandler):

@@ -11,14 +11,7 @@ CHECKPOINT_PREFIX = 'after_round_'
 
 
 def count_rounds(folder: pathlib.Path) -> int:
-  """The number of rounds in the `metrics.csv` of a run's folder.
-
-  Args:
-    folder: The run's folder, which need not exist.
-
-  Returns:
-    The number of rounds.
-  """
+  """The number of rounds in the `metrics.csv` of a run's folder."""
   try:
     lines = (folder / 'metrics.csv').read_bytes().count(b'\n')
   except FileNotFoundError:
@@ -27,26 +20,12 @@ def count_rounds(folder: pathlib.Path) -> int:
 
 
 def has_final_weights(folder: pathlib.Path) -> bool:
-  """Whether a run's folder holds the final weights: the run is finished.
-
-  Args:
-    folder: The run's folder, which need not exist.
-
-  Returns:
-    Whether they are there.
-  """
+  """Whether a run's folder holds the final weights: the run is finished."""
   return (folder / 'weights.npz').exists()
 
 
 def newest_checkpoint(folder: pathlib.Path) -> Optional[str]:
-  """The name of the newest whole checkpoint in a run's folder.
-
-  Args:
-    folder: The run's folder, which need not exist.
-
-  Returns:
-    The name, or `None` if there is no checkpoint.
-  """
+  """The name of the newest whole checkpoint in a run's folder."""
   paths = (folder / 'checkpoints').glob(f'{CHECKPOINT_PREFIX}*')
   # The name of one that is being written has more at its end.
   numbers = [path.name[len(CHECKPOINT_PREFIX) :] for path in paths]

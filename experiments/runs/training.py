@@ -14,6 +14,7 @@ import tqdm
 from absl import logging
 
 from experiments.runs import checkpoints
+from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from tff_ocs import simple_fedavg
 from tff_ocs.records import units
@@ -21,18 +22,10 @@ from tff_ocs.tasks import task as task_lib
 
 
 def check_cohort(task: task_lib.Task, clients_per_round: int) -> None:
-  """Checks that the pool is large enough for the cohort.
-
-  Args:
-    task: The task, with the pool.
-    clients_per_round: The size n of the cohort.
-
-  Raises:
-    ValueError: If the pool has fewer clients.
-  """
+  """Raises a `SettingError` if the pool is smaller than the cohort."""
   pool_size = len(task.train.client_ids)
   if clients_per_round > pool_size:
-    raise ValueError(
+    raise experiment_flags.SettingError(
       f'--clients_per_round={clients_per_round} is more than the {pool_size}'
       f' clients of the pool ({task.data_name}).'
     )
@@ -76,10 +69,8 @@ def train(
 
   Raises:
     OSError: If the folder cannot be written to.
-    ValueError: If the pool has fewer than `clients_per_round` clients.
     WorkerError: If the worker cannot be started or keeps dying.
   """
-  check_cohort(task, clients_per_round)
   cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
   evaluate = task_lib.build_evaluation(task.model, task.test)
   state, cumulative_bits, first_round = _start_or_resume(process, folder)

@@ -61,6 +61,8 @@ class Theorem(abc.ABC):
     bounds_distance: Whether the theorem bounds E||x^{k+1} - x*||^2. Otherwise
       it bounds E f(x^{k+1}) - f*.
     is_local: Whether clients take several local steps (FedAvg).
+    problem: The clients' functions.
+    local_steps: R.
   """
 
   number: int
@@ -68,7 +70,7 @@ class Theorem(abc.ABC):
   is_local: bool
 
   def __init__(self, problem: problems.Problem, local_steps: int = 1):
-    self._problem = problem
+    self.problem = problem
     self.local_steps = local_steps
     self._l = problem.smoothness
     self._slope = problem.noise_slope / local_steps  # M / R
@@ -103,11 +105,11 @@ class Theorem(abc.ABC):
 
   def _squared_mismatch(self):
     """The sum of w_i^2 Z_i."""
-    return float(self._problem.weights**2 @ self._problem.mismatches)
+    return float(self.problem.weights**2 @ self.problem.mismatches)
 
   def _mismatch(self):
     """The sum of w_i Z_i."""
-    return float(self._problem.weights @ self._problem.mismatches)
+    return float(self.problem.weights @ self.problem.mismatches)
 
 
 class Theorem13(Theorem):
@@ -136,7 +138,7 @@ class Theorem13(Theorem):
     eta = steps.step_size
     beta_1 = 2 * self._l * (1 + self._slope) * mismatch + self._noise
     beta_2 = 2 * self._l * mismatch
-    contraction = 1 - self._problem.strong_convexity * eta
+    contraction = 1 - self.problem.strong_convexity * eta
     return contraction * before.squared_distance + eta**2 * (
       beta_1 / gamma - beta_2
     )
@@ -158,7 +160,7 @@ class Theorem15(Theorem):
 
   def stated(self, before, gamma, steps):
     eta, m = steps.step_size, self._slope
-    dissimilarity = self._w * self._problem.dissimilarity
+    dissimilarity = self._w * self.problem.dissimilarity
     beta = (
       self._l / (2 * gamma) * ((1 + m - gamma) * dissimilarity + self._noise)
     )
@@ -178,8 +180,7 @@ class Theorem17(Theorem):
 
   def step_limit(self, gamma):
     return min(
-      1 / (2 + self._slope),
-      gamma / (1 + self._w * (1 + self._slope)),
+      1 / (2 + self._slope), gamma / (1 + self._w * (1 + self._slope))
     ) / (8 * self._l)
 
   def global_step_size(self, gamma):
@@ -207,7 +208,7 @@ class Theorem17(Theorem):
     )
     beta_2 = 72 * self._l**2 * (1 + self._slope) * self._mismatch()
     return (
-      (1 - self._problem.strong_convexity * eta / 2) * before.squared_distance
+      (1 - self.problem.strong_convexity * eta / 2) * before.squared_distance
       - 3 / 8 * eta * before.gap
       + eta**2 * beta_1
       + eta**3 * beta_2 / drift_divisor
@@ -236,7 +237,7 @@ class Theorem18(Theorem):
     return math.sqrt(5 * gamma / (4 * self._squared_weights))
 
   def stated(self, before, gamma, steps):
-    eta, rho = steps.step_size, self._problem.dissimilarity
+    eta, rho = steps.step_size, self.problem.dissimilarity
     beta = self._l * (rho / 4 + self._noise / (gamma * self.local_steps))
     descent = 3 / 8 * eta * (1 - 10 / 3 * eta * self._l)
     return (

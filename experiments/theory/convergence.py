@@ -10,7 +10,6 @@ import numpy as np
 
 from experiments.theory import bounds
 from experiments.theory import monte_carlo
-from experiments.theory import problems
 from tff_ocs import probabilities
 
 STANDARD_ERRORS = 6
@@ -69,11 +68,9 @@ class Comparison(NamedTuple):
   violated: bool
 
 
-def measured(
-  theorem: bounds.Theorem, problem: problems.Problem, x: np.ndarray
-) -> np.ndarray:
+def measured(theorem: bounds.Theorem, x: np.ndarray) -> np.ndarray:
   """The quantity that the theorem bounds, in each repeat."""
-  after = bounds.position(problem, x)
+  after = bounds.position(theorem.problem, x)
   return after.squared_distance if theorem.bounds_distance else after.gap
 
 
@@ -115,13 +112,12 @@ def compare(
 
 def compare_round(
   theorem: bounds.Theorem,
-  problem: problems.Problem,
   expected_clients: float,
   before: bounds.Position,
   result: monte_carlo.RoundResult,
 ) -> dict[str, Any]:
   """Compares a round with both bounds, as columns of a CSV file."""
-  values = measured(theorem, problem, result.x)
+  values = measured(theorem, result.x)
   row = {
     'gamma': result.factor.gamma,
     'step_size': result.steps.step_size,
@@ -136,7 +132,7 @@ def compare_round(
       values,
       before,
       expected_clients,
-      problem.num_clients,
+      theorem.problem.num_clients,
       result,
     )
     for field in Comparison._fields:
@@ -148,7 +144,6 @@ def compare_round(
 
 def compare_rounds(
   theorem: bounds.Theorem,
-  problem: problems.Problem,
   sampling: str,
   expected_clients: float,
   setting: Setting,
@@ -161,7 +156,6 @@ def compare_rounds(
 
   Args:
     theorem: The theorem.
-    problem: The clients' functions.
     sampling: One of `monte_carlo.SCHEMES`.
     expected_clients: m.
     setting: The step sizes.
@@ -188,9 +182,9 @@ def compare_rounds(
   rows = []
   from_start = {}
   for k in range(rounds):
-    before = bounds.position(problem, x)
+    before = bounds.position(theorem.problem, x)
     result = monte_carlo.simulate_round(
-      theorem, problem, sampling, expected_clients, x, choose_steps, (seed, k)
+      theorem, sampling, expected_clients, x, choose_steps, (seed, k)
     )
     x = result.x
     for name in ('stated', 'repaired'):
@@ -204,7 +198,7 @@ def compare_rounds(
         'step': setting.step,
         'global_step': setting.global_step if theorem.is_local else '',
         'round': k + 1,
-        **compare_round(theorem, problem, expected_clients, before, result),
+        **compare_round(theorem, expected_clients, before, result),
         **{f'{name}_from_start': value for name, value in from_start.items()},
       }
     )

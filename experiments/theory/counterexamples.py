@@ -1,8 +1,8 @@
 """Rounds constructed to exceed the paper's bounds, see docs/theory.md."""
 
-from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
+from typing import Optional
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from experiments.theory import convergence
 from experiments.theory import monte_carlo
 from experiments.theory import problems
 from tff_ocs import probabilities
+
+# m of all examples.
+_EXPECTED_CLIENTS = 1
 
 
 class Example(NamedTuple):
@@ -21,9 +24,9 @@ class Example(NamedTuple):
     theorem: The number of the theorem.
     problem: The clients' functions.
     sampling: One of `monte_carlo.SCHEMES`.
-    expected_clients: m.
     x: The point before the round, of shape [d].
-    steps: Maps the theorem and gamma^k to the step sizes.
+    step: The fraction of the largest eta^k that the theorem allows.
+    global_step_size: eta_g^k; `None` is the smallest that the theorem allows.
     repeats: The number of repeats of the round.
     local_steps: R.
   """
@@ -32,102 +35,78 @@ class Example(NamedTuple):
   theorem: int
   problem: problems.Problem
   sampling: str
-  expected_clients: float
   x: np.ndarray
-  steps: Callable[[bounds.Theorem, float], bounds.Steps]
-  repeats: int
+  step: float = 1.0
+  global_step_size: Optional[float] = None
+  repeats: int = 100_000
   local_steps: int = 1
+
+  def steps(self, theorem: bounds.Theorem, gamma: float) -> bounds.Steps:
+    """The step sizes of the round."""
+    global_step_size = self.global_step_size
+    if global_step_size is None:
+      global_step_size = theorem.global_step_size(gamma)
+    return bounds.Steps(self.step * theorem.step_limit(gamma), global_step_size)
+
+
+def _parabolas(weights, centres, noise_slope=0.0):
+  """f_i(x) = 1/2 (x - b_i)^2."""
+  centres = np.reshape(centres, (-1, 1)).astype(float)
+  return problems.Quadratics(
+    weights=np.array(weights),
+    smoothness=1.0,
+    noise_slope=noise_slope,
+    noise_variance=0.0,
+    strong_convexity=1.0,
+    curvatures=np.ones_like(centres),
+    centres=centres,
+  )
+
+
+def _wells(weights, tilts, noise_variance=0.0):
+  return problems.TiltedWells(
+    weights=weights,
+    smoothness=1.0,
+    noise_slope=0.0,
+    noise_variance=noise_variance,
+    tilts=tilts,
+  )
 
 
 def examples() -> list[Example]:
   """The rounds of docs/theory.md, in its order."""
-
-  def at_limit(theorem, gamma):
-    return bounds.Steps(
-      theorem.step_limit(gamma), theorem.global_step_size(gamma)
-    )
-
-  two_clients = problems.Quadratics(
-    weights=np.array([0.9, 0.1]),
-    smoothness=1.0,
-    noise_slope=0.0,
-    noise_variance=0.0,
-    strong_convexity=1.0,
-    curvatures=np.ones((2, 1)),
-    centres=np.array([[1.0], [-9.0]]),
-  )
-  noisy = problems.Quadratics(**{**two_clients.__dict__, 'noise_slope': 4.0})
+  two_clients = _parabolas([0.9, 0.1], [1, -9])
+  noisy = _parabolas([0.9, 0.1], [1, -9], noise_slope=4.0)
   # All norms are equal at x*, and so are the weights.
-  opposed = problems.Quadratics(
-    weights=np.full(20, 0.05),
-    smoothness=1.0,
-    noise_slope=0.0,
-    noise_variance=0.0,
-    strong_convexity=1.0,
-    curvatures=np.ones((20, 1)),
-    centres=np.resize([[1.0], [-1.0]], (20, 1)),
-  )
-  identical = problems.Quadratics(
-    **{**opposed.__dict__, 'centres': np.zeros((20, 1))}
-  )
-  one_heavy = problems.TiltedWells(
-    weights=np.array([0.9, *np.full(99, 0.1 / 99)]),
-    smoothness=1.0,
-    noise_slope=0.0,
-    noise_variance=0.0,
-    tilts=np.zeros((100, 1)),
+  opposed = _parabolas(np.full(20, 0.05), np.resize([1, -1], 20))
+  identical = _parabolas(np.full(20, 0.05), np.zeros(20))
+  one_heavy = _wells(
+    np.array([0.9, *np.full(99, 0.1 / 99)]), np.zeros((100, 1))
   )
   return [
-    Example(
-      'unequal weights',
-      13,
-      two_clients,
-      'ocs',
-      1,
-      np.array([-1.0]),
-      at_limit,
-      100_000,
-    ),
+    Example('unequal weights', 13, two_clients, 'ocs', np.array([-1.0])),
     Example(
       'unequal weights, half the step size',
       13,
       two_clients,
       'ocs',
-      1,
       np.array([-0.3]),
-      lambda theorem, gamma: bounds.Steps(0.5 * theorem.step_limit(gamma)),
-      100_000,
+      step=0.5,
     ),
     Example(
-      'unequal weights, no sampling, M = 4',
-      13,
-      noisy,
-      'full',
-      1,
-      np.array([-0.5]),
-      at_limit,
-      100_000,
+      'unequal weights, no sampling, M = 4', 13, noisy, 'full', np.array([-0.5])
     ),
     Example(
-      'lost 1/gamma, at x*',
-      17,
-      opposed,
-      'ocs',
-      1,
-      np.array([0.0]),
-      at_limit,
-      100_000,
-      local_steps=2,
+      'lost 1/gamma, at x*', 17, opposed, 'ocs', np.array([0.0]), local_steps=2
     ),
     Example(
       'global step size far below its limit',
       17,
       identical,
       'full',
-      1,
       np.array([1.0]),
-      lambda theorem, gamma: bounds.Steps(theorem.step_limit(gamma), 0.01),
-      2,
+      global_step_size=0.01,
+      repeats=2,
       local_steps=10,
     ),
     Example(
@@ -135,10 +114,9 @@ def examples() -> list[Example]:
       18,
       one_heavy,
       'uniform',
-      1,
       np.array([0.1]),
-      lambda theorem, gamma: bounds.Steps(theorem.step_limit(gamma), 1.0),
-      20_000,
+      global_step_size=1.0,
+      repeats=20_000,
       local_steps=2,
     ),
     _many_clients(),
@@ -154,22 +132,16 @@ def _many_clients():
   gradient = x / (1 + x**2) ** 2
   tilts = np.tile(-gradient, (n, 1))
   tilts[0] = gradient * (1 - weight) / weight
+  noise_variance = 0.24 * float(np.sum((gradient / weight) ** 2))
   return Example(
     'step size without gamma, OCS',
     18,
-    problems.TiltedWells(
-      weights=weights,
-      smoothness=1.0,
-      noise_slope=0.0,
-      noise_variance=0.24 * float(np.sum((gradient / weight) ** 2)),
-      tilts=tilts,
-    ),
+    _wells(weights, tilts, noise_variance),
     'ocs',
-    1,
     x,
     # Far above the smallest allowed, so that local models hardly drift.
-    lambda theorem, gamma: bounds.Steps(theorem.step_limit(gamma), 50.0),
-    4_000,
+    global_step_size=50.0,
+    repeats=4_000,
     local_steps=2,
   )
 
@@ -186,9 +158,8 @@ def run_example(example: Example, seed: int) -> dict[str, Any]:
   parts = [
     monte_carlo.simulate_round(
       theorem,
-      example.problem,
       example.sampling,
-      example.expected_clients,
+      _EXPECTED_CLIENTS,
       x[start : start + size],
       lambda gamma: example.steps(theorem, gamma),
       (seed, start),
@@ -200,7 +171,7 @@ def run_example(example: Example, seed: int) -> dict[str, Any]:
   factor = monte_carlo.Factor(
     alpha,
     probabilities.relative_improvement_factor(
-      alpha, example.problem.num_clients, example.expected_clients
+      alpha, example.problem.num_clients, _EXPECTED_CLIENTS
     )
     if alpha
     else 1.0,
@@ -213,7 +184,5 @@ def run_example(example: Example, seed: int) -> dict[str, Any]:
     'name': example.name,
     'theorem': example.theorem,
     'sampling': example.sampling,
-    **convergence.compare_round(
-      theorem, example.problem, example.expected_clients, before, result
-    ),
+    **convergence.compare_round(theorem, _EXPECTED_CLIENTS, before, result),
   }

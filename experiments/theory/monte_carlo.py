@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.theory import bounds
-from experiments.theory import problems
 from tff_ocs import probabilities
 
 SCHEMES = ('full', 'uniform', 'ocs', 'aocs')
@@ -62,9 +61,7 @@ def scheme_probabilities(
     p = probabilities.uniform_probabilities(norms.shape[-1], expected_clients)
     return np.broadcast_to(p, norms.shape)
   return probabilities.batch_probabilities(
-    norms,
-    expected_clients,
-    _AOCS_ITERATIONS if sampling == 'aocs' else None,
+    norms, expected_clients, _AOCS_ITERATIONS if sampling == 'aocs' else None
   )
 
 
@@ -95,7 +92,6 @@ def improvement(
 
 def simulate_round(
   theorem: bounds.Theorem,
-  problem: problems.Problem,
   sampling: str,
   expected_clients: float,
   x: np.ndarray,
@@ -105,8 +101,8 @@ def simulate_round(
   """Simulates a round in all repeats.
 
   Args:
-    theorem: Decides between DSGD and FedAvg, and the number of local steps.
-    problem: The clients' functions.
+    theorem: The clients' functions, DSGD or FedAvg, and the number of local
+      steps.
     sampling: One of `SCHEMES`.
     expected_clients: m.
     x: The points before the round, of shape [repeats, d].
@@ -117,6 +113,7 @@ def simulate_round(
     The result. In FedAvg, gamma^k depends on the local steps and the step sizes
     on gamma^k; three iterations solve for both.
   """
+  problem = theorem.problem
   gamma = (
     1.0
     if sampling == 'full'
@@ -126,7 +123,7 @@ def simulate_round(
   for _ in range(3):
     steps = new_steps
     rng = np.random.default_rng(seed)
-    updates = client_updates(theorem, problem, x, steps, rng)
+    updates = client_updates(theorem, x, steps, rng)
     norms = problem.weights * np.linalg.norm(updates, axis=-1)
     p = scheme_probabilities(sampling, norms, expected_clients)
     factor = improvement(sampling, norms, p, expected_clients)
@@ -146,12 +143,12 @@ def simulate_round(
 
 def client_updates(
   theorem: bounds.Theorem,
-  problem: problems.Problem,
   x: np.ndarray,
   steps: bounds.Steps,
   rng: np.random.Generator,
 ) -> np.ndarray:
   """The U_i, of shape [repeats, n, d], at points x of shape [repeats, d]."""
+  problem = theorem.problem
   shape = (problem.num_clients, problem.dimension)
   updates = np.empty((len(x), *shape))
   size = max(1, _BLOCK_SIZE // math.prod(shape))

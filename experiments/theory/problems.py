@@ -148,14 +148,9 @@ class Quadratics(Problem):
     )
 
   @property
-  def client_minima(self) -> np.ndarray:
-    """f_i*, the smallest value of f_i, of shape [n]."""
-    return np.zeros(self.num_clients)
-
-  @property
   def mismatches(self) -> np.ndarray:
-    """Z_i = f_i(x*) - f_i*, of shape [n]."""
-    return self.client_values(self.minimiser) - self.client_minima
+    """Z_i = f_i(x*) - f_i*, of shape [n]; the smallest values f_i* are 0."""
+    return self.client_values(self.minimiser)
 
   def client_values(self, points: np.ndarray) -> np.ndarray:
     return 0.5 * np.sum(self.curvatures * (points - self.centres) ** 2, axis=-1)
@@ -207,16 +202,18 @@ class TiltedWells(Problem):
     return self.smoothness * points / (1 + points**2) ** 2 + self.tilts
 
 
+# The constants that the functions below use if they are not given.
+_CONSTANTS = {'smoothness': 1.0, 'noise_slope': 0.0, 'noise_variance': 0.0}
+
+
 def make_quadratics(
   *,
   num_clients: int,
   dimension: int,
   heterogeneity: float,
-  smoothness: float = 1.0,
   strong_convexity: float = 0.1,
-  noise_slope: float = 0.0,
-  noise_variance: float = 0.0,
   seed: int = 0,
+  **constants: float,
 ) -> Quadratics:
   """Makes quadratics with a chosen heterogeneity of the clients.
 
@@ -226,38 +223,30 @@ def make_quadratics(
     heterogeneity: 0 means identical clients with equal weights. 1 means unequal
       curvatures, and weights and distances of the minimisers that differ by
       factors of 100. In between, the factors are 100^heterogeneity.
-    smoothness: L, the largest curvature of each f_i and of f.
     strong_convexity: mu, the smallest curvature of each f_i and of f.
-    noise_slope: M.
-    noise_variance: sigma^2.
     seed: The seed of the directions, the curvatures and the order of the
       distances.
+    **constants: The smoothness L, which is the largest curvature of each f_i
+      and of f, and the noise, as for `Problem`.
 
   Returns:
     The problem.
-
-  Raises:
-    ValueError: If an argument is out of range.
   """
+  constants = {**_CONSTANTS, **constants}
+  smoothness = constants['smoothness']
   weights, vectors, rng = _unequal(num_clients, dimension, heterogeneity, seed)
-  if dimension < 2:
-    raise ValueError(f'dimension must be at least 2, found {dimension}.')
-  span = smoothness - strong_convexity
   fractions = np.linspace(0, 1, dimension) + heterogeneity * (
     rng.uniform(0, 1, (num_clients, dimension)) - np.linspace(0, 1, dimension)
   )
   fractions[:, 0], fractions[:, -1] = 0, 1
+  curvatures = strong_convexity + (smoothness - strong_convexity) * fractions
   return Quadratics(
     weights=weights,
-    smoothness=smoothness,
-    noise_slope=noise_slope,
-    noise_variance=noise_variance,
     strong_convexity=strong_convexity,
-    # Rounding of the span must not move the ends.
-    curvatures=np.clip(
-      strong_convexity + span * fractions, strong_convexity, smoothness
-    ),
+    # Rounding must not move the ends.
+    curvatures=np.clip(curvatures, strong_convexity, smoothness),
     centres=vectors,
+    **constants,
   )
 
 
@@ -266,47 +255,24 @@ def make_tilted_wells(
   num_clients: int,
   dimension: int,
   heterogeneity: float,
-  smoothness: float = 1.0,
-  noise_slope: float = 0.0,
-  noise_variance: float = 0.0,
   seed: int = 0,
+  **constants: float,
 ) -> TiltedWells:
   """Makes tilted wells with a chosen heterogeneity of the clients.
 
-  Args:
-    num_clients: n.
-    dimension: d.
-    heterogeneity: 0 means identical clients with equal weights. 1 means weights
-      and tilts that differ by factors of about 100. It scales rho, too.
-    smoothness: L, the curvature at the minimiser.
-    noise_slope: M.
-    noise_variance: sigma^2.
-    seed: The seed of the directions and of the order of the tilts.
-
-  Returns:
-    The problem.
-
-  Raises:
-    ValueError: If an argument is out of range.
+  Weights and tilts differ by factors of about 100^heterogeneity, which scales
+  rho, too. The arguments are those of `make_quadratics`.
   """
   weights, vectors, _ = _unequal(num_clients, dimension, heterogeneity, seed)
   return TiltedWells(
     weights=weights,
-    smoothness=smoothness,
-    noise_slope=noise_slope,
-    noise_variance=noise_variance,
     tilts=vectors - weights @ vectors,
+    **{**_CONSTANTS, **constants},
   )
 
 
 def _unequal(num_clients, dimension, heterogeneity, seed):
   """Returns weights, a vector for each client, and the random generator."""
-  if not 0 <= heterogeneity <= 1:
-    raise ValueError(
-      f'heterogeneity must lie in [0, 1], found {heterogeneity}.'
-    )
-  if num_clients < 1:
-    raise ValueError(f'num_clients must be at least 1, found {num_clients}.')
   rng = np.random.default_rng(seed)
   sizes = 100 ** (heterogeneity * np.linspace(0, 1, num_clients))
   directions = rng.standard_normal((num_clients, dimension))

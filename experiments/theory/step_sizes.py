@@ -43,7 +43,6 @@ def neighbourhood(
   for k in range(rounds):
     result = monte_carlo.simulate_round(
       theorem,
-      problem,
       sampling,
       expected_clients,
       x,
@@ -52,7 +51,7 @@ def neighbourhood(
     )
     x = result.x
     if k >= rounds // 2:
-      distances.append(convergence.measured(theorem, problem, x))
+      distances.append(convergence.measured(theorem, x))
       gammas.append(result.factor.gamma)
   by_repeat = np.mean(distances, axis=0)
   at_minimiser = bounds.position(problem, problem.minimiser[np.newaxis])
@@ -100,7 +99,6 @@ def largest_stable_step_size(
   x = np.tile(problem.minimiser + offset, (repeats, 1))
   result = monte_carlo.simulate_round(
     theorem,
-    problem,
     sampling,
     expected_clients,
     x,

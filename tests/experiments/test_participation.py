@@ -3,6 +3,7 @@
 import csv
 from unittest import mock
 
+import pandas as pd
 import pytest
 from absl import flags
 
@@ -12,53 +13,43 @@ from experiments.campaigns import jobs
 from tests.experiments import linear
 from tff_ocs.records import runs
 
-FULL = participation.Accuracies(16, 16, (0.90, 0.94))  # 0.92 ± 0.0283
+FULL = (0.90, 0.94)  # 0.92 ± 0.0283
 
 
-def found_with(*accuracies):
-  return participation.Comparison(
-    FULL,
-    tuple(participation.Accuracies(16, m, values) for m, values in accuracies),
-  )
+def table_of(*accuracies, n=16, full=FULL):
+  """The table for one n, from pairs of an m and its accuracies."""
+  of_n = {(n, m): values for m, values in accuracies}
+  return participation.tabulate({**of_n, (n, n): full})
 
 
 def test_one_standard_deviation_below_full_participation_is_enough():
-  found = found_with(
+  table = table_of(
     (1, (0.88, 0.90)),  # 0.89, 0.03 below.
     (2, (0.89, 0.895)),  # 0.8925, 0.0275 below, though its own seeds agree.
     (3, (0.80, 0.90)),
   )
-  assert [found.is_enough(t) for t in found.sampled] == [False, True, False]
-  assert found.smallest == 2
-  assert found.is_enough(FULL)
-
-
-def test_none_that_was_tried_may_be_enough():
-  assert found_with((1, (0.1, 0.2)), (2, (0.3, 0.2))).smallest is None
+  assert list(table['is_enough']) == [False, True, False, True]
 
 
 def test_table_has_a_row_for_each_n_and_bold_where_it_is_enough():
-  small = participation.Comparison(
-    participation.Accuracies(4, 4, (0.5, 0.5)),
-    (participation.Accuracies(4, 1, (0.25, 0.5)),),
-  )
-  text = participation.format_markdown(
-    [small, found_with((1, (0.8, 0.8)), (2, (0.91, 0.93)))], 'Made up.'
-  )
+  small = table_of((1, (0.25, 0.5)), n=4, full=(0.5, 0.5))
+  large = table_of((1, (0.8, 0.8)), (2, (0.91, 0.93)), (4, (0.92, 0.92)))
+  text = participation.format_markdown(pd.concat([small, large]), 'Made up.')
   assert text.splitlines() == [
     '**Made up.**',
     '',
-    '| Validation accuracy [%] | m=1 | m=2 | full participation | smallest m'
-    ' | m / √n |',
-    '| --- | ---: | ---: | ---: | ---: | ---: |',
-    '| n=4 | 37.5 ± 17.7 | – | 50.0 ± 0.0 | – | – |',
-    '| n=16 | 80.0 ± 0.0 | **92.0 ± 1.4** | 92.0 ± 2.8 | 2 | 0.50 |',
+    '| Validation accuracy [%] | m=1 | m=2 | m=4 | full participation'
+    ' | smallest m | m / √n |',
+    '| --- | ---: | ---: | ---: | ---: | ---: | ---: |',
+    '| n=4 | 37.5 ± 17.7 | – | – | 50.0 ± 0.0 | – | – |',
+    '| n=16 | 80.0 ± 0.0 | **92.0 ± 1.4** | **92.0 ± 0.0** | 92.0 ± 2.8 | 2'
+    ' | 0.50 |',
   ]
 
 
 def test_files_hold_what_was_found(tmp_path):
   participation.write_results(
-    tmp_path, [found_with((1, (0.8, 0.8)), (2, (0.91, 0.93)))], 'Made up.'
+    tmp_path, table_of((1, (0.8, 0.8)), (2, (0.91, 0.93))), 'Made up.'
   )
   with (tmp_path / 'participation.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
@@ -100,12 +91,14 @@ def run(*arguments):
 
 
 def test_only_m_below_n_are_tried(capsys):
-  run(
-    '--clients_per_round=8,4',
-    '--expected_clients=1,4,6',
-    '--repeats=2',
-    '--dry_run',
-  )
+  with pytest.raises(SystemExit) as raised:
+    run(
+      '--clients_per_round=8,4',
+      '--expected_clients=1,4,6',
+      '--repeats=2',
+      '--dry_run',
+    )
+  assert not raised.value.code
   names = [
     word.split('=')[1]
     for word in capsys.readouterr().out.split()
@@ -134,17 +127,12 @@ def test_only_m_below_n_are_tried(capsys):
     ('--expected_clients=2.5', 'whole numbers from 1 on'),
     ('--expected_clients=16', 'the smallest m must be below each n'),
     ('--output_dir=gs://b', 'found a URL'),
+    ('--experiment=paper', 'should be one of'),
   ],
 )
 def test_wrong_flags_are_refused(flag, message):
   with pytest.raises(flags.Error, match=message):
     run(flag)
-
-
-def test_one_table_is_of_one_experiment(tmp_path):
-  with pytest.raises(SystemExit, match='too much for one table'):
-    run('--experiment=paper', f'--output_dir={tmp_path / "runs"}')
-  assert not (tmp_path / 'runs').exists()
 
 
 def test_runs_are_trained_once_and_then_compared(tmp_path, capsys, monkeypatch):

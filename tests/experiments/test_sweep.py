@@ -9,10 +9,12 @@ import sys
 import time
 
 import psutil
+import pytest
 
 from experiments import sweep
+from experiments.campaigns import campaign
 from experiments.campaigns import job as job_lib
-from experiments.campaigns import paper_runs
+from tests.experiments import linear
 from tests.experiments.campaigns import fake_run
 from tests.plots import made_up
 
@@ -142,8 +144,8 @@ def test_wrong_flags_are_reported_in_one_line(tmp_path):
 
 def test_jobs_of_one_seed_come_before_those_of_the_next():
   runs = [
-    paper_runs.PaperRun('a', 'femnist', ('--x=1',)),
-    paper_runs.PaperRun('b', 'cifar100', ()),
+    job_lib.Job('a', 'femnist', ('--x=1',)),
+    job_lib.Job('b', 'cifar100', ()),
   ]
   all_jobs = sweep.build_jobs(runs, 2, ['--x=2'])
   assert [job.name for job in all_jobs] == [
@@ -159,12 +161,17 @@ def test_jobs_of_one_seed_come_before_those_of_the_next():
 
 def test_dry_run_prints_the_commands_and_marks_finished_runs(tmp_path, capsys):
   all_jobs = sweep.build_jobs(
-    [paper_runs.PaperRun('a b', 'femnist', ('--total_rounds=9',))], 2, []
+    [job_lib.Job('a b', 'femnist', ('--total_rounds=9',))], 2, []
   )
   made_up.write_run(tmp_path / 'a b_seed0')
   (tmp_path / 'a b_seed0' / 'weights.npz').write_text('')
   before = sorted(os.listdir(tmp_path))
-  sweep._print_commands(all_jobs, tmp_path)
+  values = linear.parse(
+    sweep, '--experiment=femnist_1', '--dry_run', f'--output_dir={tmp_path}'
+  )
+  with pytest.raises(SystemExit) as raised:
+    campaign.check_or_print(all_jobs, values, ['--not_checked=1'])
+  assert not raised.value.code
   first, second = capsys.readouterr().out.splitlines()
   assert first.startswith('# finished: ')
   assert shlex.split(second) == all_jobs[1].command(tmp_path)

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 import pytest
+from absl import flags
 
 from experiments import tune
 from experiments.campaigns import job as job_lib
@@ -186,26 +187,22 @@ def test_early_non_finite_updates_are_no_divergence():
   assert not tune.read_outcome(0.5, [run]).diverged
 
 
-MADE_UP = [
-  tune.Tuned(
-    runs.Method('full'),
-    0.25,
-    [
+FULL_METHOD, UNIFORM = runs.Method('full'), runs.Method('uniform', 3.0)
+MADE_UP = tune.tabulate(
+  {
+    FULL_METHOD: [
       outcome(0.25, 0.5, 0.7, losses=(1.0, 2.0)),
       outcome(0.5, 0.8, 0.8, losses=(1.0, 1.0)),
       outcome(1, 0.9, 0.9, diverged=True),
     ],
-  ),
-  tune.Tuned(
-    runs.Method('uniform', 3.0),
-    0.03,
-    [outcome(0.25, 0.6, 0.6), outcome(0.5, 0.5, 0.5)],
-  ),
-]
+    UNIFORM: [outcome(0.25, 0.6, 0.6), outcome(0.5, 0.5, 0.5)],
+  }
+)
+PUBLISHED = {FULL_METHOD: 0.25, UNIFORM: 0.03}
 
 
 def test_table():
-  text = tune.format_markdown(MADE_UP, 'Made-up numbers.')
+  text = tune.format_markdown(MADE_UP, PUBLISHED, 'Made-up numbers.')
   assert text.splitlines() == [
     '**Made-up numbers.**',
     '',
@@ -217,7 +214,7 @@ def test_table():
 
 
 def test_all_files_are_written_whole(tmp_path):
-  tune.write_results(tmp_path, MADE_UP, 'Made-up numbers.')
+  tune.write_results(tmp_path, MADE_UP, PUBLISHED, 'Made-up numbers.')
   assert {path.name for path in tmp_path.iterdir()} == {
     f'tuning.{ending}' for ending in ('csv', 'md', 'png', 'pdf')
   }
@@ -256,7 +253,7 @@ def started(monkeypatch, tmp_path):
       values = job.values
       step_size = float(values['client_learning_rate'])
       folder = made_up.write_run(
-        output_dir / job.name,
+        pathlib.Path(output_dir, job.name),
         values['sampling'],
         float(values.get('expected_clients', 0)),
         int(values['seed']),
@@ -269,7 +266,7 @@ def started(monkeypatch, tmp_path):
       )
     return []
 
-  monkeypatch.setattr(tune.jobs, 'run_jobs', run_jobs)
+  monkeypatch.setattr(jobs, 'run_jobs', run_jobs)
   return started
 
 
@@ -277,13 +274,19 @@ PAPER_RUNS = paper_runs.read('femnist_1', ['full', 'uniform'])
 FULL = PAPER_RUNS[:1]
 
 
+def search_in(output_dir, paper_run_list, grid, extra_flags=(), repeats=1):
+  values = linear.parse(
+    tune,
+    '--experiment=femnist_1',
+    f'--output_dir={output_dir}',
+    f'--repeats={repeats}',
+  )
+  tune.tune(values, paper_run_list, grid, extra_flags)
+
+
 def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
-  tune.tune(
-    PAPER_RUNS,
-    [0.25, 0.125],
-    repeats=2,
-    extra_flags=['--data_source=synthetic'],
-    output_dir=tmp_path,
+  search_in(
+    tmp_path, PAPER_RUNS, [0.25, 0.125], ['--data_source=synthetic'], repeats=2
   )
   names = [[job.name for job in wave] for wave in started]
   assert names == [
@@ -315,18 +318,26 @@ def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
   )
 
 
+@pytest.mark.parametrize(
+  'grid', ['', '0.5', '0.5,0.5', '0.5,0', '1,inf', 'x,y']
+)
+def test_grid_has_two_different_step_sizes(grid):
+  with pytest.raises(flags.Error, match='two or more different numbers'):
+    linear.parse(tune, '--experiment=femnist_1', f'--grid={grid}')
+
+
 def test_failed_runs_end_the_search(tmp_path, monkeypatch):
   monkeypatch.setattr(
-    tune.jobs,
+    jobs,
     'run_jobs',
     lambda all_jobs, **unused_kwargs: [
       job_lib.FailedJob(all_jobs[1], 'no memory', pathlib.Path('some.log'))
     ],
   )
   with pytest.raises(SystemExit) as raised:
-    tune.tune(PAPER_RUNS, GRID, repeats=1, extra_flags=[], output_dir=tmp_path)
+    search_in(tmp_path, PAPER_RUNS, GRID)
   assert raised.value.code == (
-    'error: runs failed, so the search ends:\n'
+    'error: runs failed:\n'
     'femnist_1_full_lr0.25_seed0 failed: no memory\n  log: some.log'
   )
   assert not list(tmp_path.iterdir())
@@ -334,13 +345,7 @@ def test_failed_runs_end_the_search(tmp_path, monkeypatch):
 
 def test_search_without_end_is_written_and_told(tmp_path, started):
   with pytest.raises(SystemExit, match='10 extensions .* full participation.$'):
-    tune.tune(
-      FULL,
-      [2.0**-100, 2.0**-101],
-      repeats=1,
-      extra_flags=[],
-      output_dir=tmp_path,
-    )
+    search_in(tmp_path, FULL, [2.0**-100, 2.0**-101])
   assert len(started) == 1 + 10
   assert '**' in (tmp_path / 'tuning.md').read_text()
 
@@ -357,18 +362,17 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(jobs, 'run_jobs', linear.run_jobs)
 
   def run():
-    tune.tune(
+    search_in(
+      tmp_path,
       FULL,
       # The first is too small to learn; the one that is added, 1e38, diverges.
       [1e-40, 0.1],
-      repeats=1,
-      extra_flags=[
+      [
         '--data_source=synthetic',
         '--clients_per_round=4',
         '--total_rounds=5',
         '--rounds_per_eval=5',
       ],
-      output_dir=tmp_path,
     )
     return capsys.readouterr().out
 

@@ -38,10 +38,7 @@ def test_last_of_several_values_at_one_place_counts():
 
 def test_no_points_where_no_place_is_common():
   curve = curves.average(
-    [
-      pd.Series([0.0, 1.0], [1.0, 2.0]),
-      pd.Series([0.0, 1.0], [3.0, 4.0]),
-    ]
+    [pd.Series([0.0, 1.0], [1.0, 2.0]), pd.Series([0.0, 1.0], [3.0, 4.0])]
   )
   assert curve.empty
 

@@ -1,29 +1,33 @@
 """Tests of the drawn accuracies against m."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import image
 
 from plots import enough_participants
 
-PANEL = enough_participants.Panel(
-  clients_per_round=16,
-  full_accuracy=0.9,
-  full_deviation=0.02,
-  expected_clients=np.array([1, 2, 6]),
-  accuracy=np.array([0.7, 0.89, 0.9]),
-  deviation=np.array([0.05, 0.02, 0.01]),
-  smallest=2,
-)
+
+def table_of(n, is_enough=(False, True, True)):
+  """The rows of an n: m = 1, 2 and 6, and full participation."""
+  return pd.DataFrame(
+    {
+      'clients_per_round': n,
+      'expected_clients': [1, 2, 6, n],
+      'accuracy_mean': [0.7, 0.89, 0.9, 0.9],
+      'accuracy_std': [0.05, 0.02, 0.01, 0.02],
+      'is_enough': [*is_enough, True],
+    }
+  )
 
 
 @pytest.fixture
 def draw(drawn, tmp_path):
   """A function that draws panels and returns the figure."""
 
-  def draw_panels(shown):
+  def draw_panels(*of_n):
     enough_participants.plot_participation(
-      shown, [tmp_path / 'x.png'], caption='Made-up numbers.'
+      pd.concat(of_n), [tmp_path / 'x.png'], caption='Made-up numbers.'
     )
     return drawn[-1]
 
@@ -41,13 +45,15 @@ def line_labelled(axis, label):
 
 def test_figure_is_written_in_the_asked_formats(tmp_path):
   paths = [tmp_path / 'figure.png', tmp_path / 'figure.pdf']
-  enough_participants.plot_participation([PANEL] * 3, paths, caption='Made up.')
+  enough_participants.plot_participation(
+    pd.concat(map(table_of, (16, 32, 64))), paths, caption='Made up.'
+  )
   assert paths[1].read_bytes().startswith(b'%PDF')
   assert image.imread(paths[0]).shape[1] == round(6.6 * 300)
 
 
 def test_accuracies_stand_at_their_m_beside_full_participation(draw):
-  (axis,) = draw([PANEL]).axes
+  (axis,) = draw(table_of(16)).axes
   points, _, (bars,) = line_labelled(axis, 'AOCS').lines
   np.testing.assert_array_equal(points.get_xdata(), [1, 2, 6])
   np.testing.assert_allclose(points.get_ydata(), [70, 89, 90])
@@ -61,8 +67,8 @@ def test_accuracies_stand_at_their_m_beside_full_participation(draw):
 
 
 def test_smallest_is_filled_and_the_square_root_marked(draw):
-  other = PANEL._replace(clients_per_round=64, smallest=None)
-  first, second = draw([PANEL, other]).axes
+  other = table_of(64, is_enough=(False, False, False))
+  first, second = draw(table_of(16), other).axes
   (chosen,) = [
     line
     for line in first.lines
@@ -72,7 +78,9 @@ def test_smallest_is_filled_and_the_square_root_marked(draw):
   assert not [
     line
     for line in second.lines
-    if line.get_marker() == '^' and line.get_markerfacecolor() != 'white'
+    if line.get_marker() == '^'
+    and line.get_markerfacecolor() != 'white'
+    and len(line.get_xdata())
   ]
   for axis, root in ((first, 4), (second, 8)):
     line = line_labelled(axis, r'm = $\sqrt{n}$')
@@ -83,7 +91,7 @@ def test_smallest_is_filled_and_the_square_root_marked(draw):
 
 def test_caption_says_what_is_filled(draw):
   assert (
-    draw([PANEL])
+    draw(table_of(16))
     .get_supxlabel()
     .startswith('Made-up numbers. Filled: the smallest m')
   )

@@ -319,13 +319,13 @@ def write_pool(path, num_examples):
 def test_sizes_are_made_from_the_file(tmp_path):
   # 2 of 20 are large; of the 18 others set 2 keeps 8, and set 3 keeps 2.
   write_pool(tmp_path / 'emnist_all.sqlite', [100] * 2 + [50] * 18)
-  found = sizes.find_sizes([], str(tmp_path))
-  assert {k: sorted(v) for k, v in found.of_set.items()} == {
+  of_set, caption = sizes.find_sizes([], str(tmp_path))
+  assert {k: sorted(v) for k, v in of_set.items()} == {
     1: [3] * 18 + [100] * 2,
     2: [3] * 8 + [100] * 2,
     3: [3] * 2 + [100] * 2,
   }
-  assert found.caption.startswith(
+  assert caption.startswith(
     'Data: digits in emnist_all.sqlite, 20 writers; source: tff.'
   )
   assert draw(tmp_path, '2', cache_dir=str(tmp_path)) == [
@@ -350,11 +350,9 @@ def test_sizes_of_other_data_than_the_runs_are_an_error(tmp_path):
 def test_sizes_of_data_without_a_file_are_those_of_the_runs(tmp_path):
   made_up.write_run(tmp_path / 'run', pool_clients=100, pool_examples=4000)
   groups, _ = runs.find_groups(tmp_path)
-  found = sizes.find_sizes(groups, None)
-  assert {k: len(v) for k, v in found.of_set.items()} == dict.fromkeys(
-    (1, 2, 3), 100
-  )
-  assert 'source: synthetic' in found.caption
+  of_set, caption = sizes.find_sizes(groups, None)
+  assert {k: len(v) for k, v in of_set.items()} == dict.fromkeys((1, 2, 3), 100)
+  assert 'source: synthetic' in caption
 
 
 def test_sizes_without_a_source_are_skipped_with_a_line(tmp_path, capsys):

@@ -24,11 +24,7 @@ def write_runs(tmp_path):
     tmp_path / 'b', m=3, seed=1, bits=bits, accuracy=[0.5, _NAN, 0.6, 0.5]
   )
   made_up.write_run(
-    tmp_path / 'c',
-    'full',
-    m=32,
-    bits=[10**10, 2 * 10**10],
-    accuracy=[0.3, 0.8],
+    tmp_path / 'c', 'full', m=32, bits=[10**10, 2 * 10**10], accuracy=[0.3, 0.8]
   )
 
 

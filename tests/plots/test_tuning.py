@@ -1,6 +1,9 @@
 """Tests of the drawn step sizes."""
 
+from typing import NamedTuple
+
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import image
 
@@ -8,19 +11,44 @@ from plots import tuning
 from tff_ocs.records import runs
 
 _NAN = float('nan')
-FULL = tuning.Line(
-  method=runs.Method('full'),
-  step_sizes=np.array([0.125, 0.25, 0.5]),
-  accuracy=np.array([0.6, 0.9, _NAN]),
-  deviation=np.array([0.1, 0.05, 0.0]),
-  chosen=1,
-  published=0.125,
+
+
+class Line(NamedTuple):
+  """The accuracies of one method with increasing step sizes."""
+
+  method: runs.Method
+  step_sizes: tuple = (0.125, 0.25, 0.5)
+  accuracy: tuple = (0.6, 0.9, _NAN)
+  deviation: tuple = (0.1, 0.05, _NAN)
+  chosen: int = 1
+  published: float = 0.125
+
+  def table(self):
+    """The rows of tuning.csv."""
+    return pd.DataFrame(
+      {
+        'method': self.method.label,
+        'step_size': self.step_sizes,
+        'holdout_accuracy_mean': self.accuracy,
+        'holdout_accuracy_std': self.deviation,
+        'best': np.arange(len(self.step_sizes)) == self.chosen,
+      }
+    )
+
+
+FULL = Line(runs.Method('full'))
+AOCS = Line(
+  runs.Method('aocs', 3.0), accuracy=(0.5, 0.7, 0.6), deviation=(_NAN,) * 3
 )
-AOCS = FULL._replace(
-  method=runs.Method('aocs', 3.0),
-  accuracy=np.array([0.5, 0.7, 0.6]),
-  deviation=np.zeros(3),
-)
+
+
+def plot(lines, paths, caption=''):
+  tuning.plot_tuning(
+    pd.concat([line.table() for line in lines]),
+    {line.method: line.published for line in lines},
+    paths,
+    caption=caption,
+  )
 
 
 @pytest.fixture
@@ -28,7 +56,7 @@ def draw(drawn, tmp_path):
   """A function that draws lines and returns the figure."""
 
   def draw_lines(lines, caption=''):
-    tuning.plot_tuning(lines, [tmp_path / 'x.png'], caption=caption)
+    plot(lines, [tmp_path / 'x.png'], caption)
     return drawn[-1]
 
   return draw_lines
@@ -44,7 +72,7 @@ def lines_with(axis, marker, size=None):
 
 def test_figure_is_written_in_the_asked_formats(tmp_path):
   paths = [tmp_path / 'figure.png', tmp_path / 'figure.pdf']
-  tuning.plot_tuning([FULL, AOCS], paths, caption='made-up numbers')
+  plot([FULL, AOCS], paths)
   assert paths[1].read_bytes().startswith(b'%PDF')
   pixels = image.imread(paths[0])
   assert pixels.shape[1] == round(3.4 * 300)
@@ -109,24 +137,18 @@ def tick_labels(fig):
 def test_powers_of_two_and_other_step_sizes_have_labels(draw):
   labels = tick_labels(draw([AOCS]))
   assert labels == [rf'$\mathdefault{{2^{{{k}}}}}$' for k in (-3, -2, -1)]
-  of_ten = AOCS._replace(
-    step_sizes=np.array([1e-4, 3e-4, 1e-3]), published=1e-3
-  )
+  of_ten = AOCS._replace(step_sizes=(1e-4, 3e-4, 1e-3), published=1e-3)
   labels = tick_labels(draw([of_ten]))
   assert labels == [rf'$\mathdefault{{10^{{{k}}}}}$' for k in (-4, -3)]
   # Of many powers of two not all have.
   steps = 2.0 ** np.arange(-15, 0)
-  many = AOCS._replace(step_sizes=steps, accuracy=steps, deviation=np.zeros(15))
+  many = AOCS._replace(step_sizes=steps, accuracy=steps, deviation=(_NAN,) * 15)
   assert 5 <= len(tick_labels(draw([many]))) <= 11
 
 
 def test_all_diverged_is_still_drawn(tmp_path):
   path = tmp_path / 'figure.png'
-  tuning.plot_tuning(
-    [FULL._replace(accuracy=np.full(3, _NAN), deviation=np.zeros(3))],
-    [path],
-    caption='',
-  )
+  plot([FULL._replace(accuracy=(_NAN,) * 3, deviation=(_NAN,) * 3)], [path])
   assert path.exists()
 
 

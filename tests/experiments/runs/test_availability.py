@@ -97,9 +97,7 @@ def test_file_of_another_pool_is_named_before_any_work(tmp_path):
   path = write(tmp_path / 'q.csv', 'nobody,1')
   with pytest.raises(SystemExit, match='no line for the client'):
     linear.run(
-      *linear.SMALL,
-      f'--output_dir={tmp_path}/runs',
-      f'--availability={path}',
+      *linear.SMALL, f'--output_dir={tmp_path}/runs', f'--availability={path}'
     )
   assert not (tmp_path / 'runs').exists()
 

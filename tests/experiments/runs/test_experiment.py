@@ -320,9 +320,7 @@ def test_methods_share_the_available_clients(tmp_path):
   # Of cohorts of 4.
   assert np.any(full['available'] < 4) and np.any(full['available'] > 0)
   np.testing.assert_allclose(
-    aocs['expected_participants'],
-    np.minimum(aocs['available'], 1.5),
-    rtol=1e-5,
+    aocs['expected_participants'], np.minimum(aocs['available'], 1.5), rtol=1e-5
   )
 
 

@@ -309,8 +309,7 @@ DAMAGES = {
     replace_by_foreign, state={'weights': [np.zeros(5000, np.float32)] * 2}
   ),
   'another shape': functools.partial(
-    replace_by_foreign,
-    state={**STATE, 'weights': [np.zeros(4999, np.float32)]},
+    replace_by_foreign, state={**STATE, 'weights': [np.zeros(4999, np.float32)]}
   ),
   'another type': functools.partial(
     replace_by_foreign, state={**STATE, 'weights': [np.zeros(5000, np.float64)]}

@@ -50,7 +50,7 @@ def exact_round(theorem, problem, sampling, m, x, choose_steps):
     chances = np.prod(np.where(coins, p, 1 - p), axis=-1)
     scales = np.divide(problem.weights, p, out=np.zeros(n), where=p > 0)
     after = x - size * (coins * scales) @ updates
-    value = chances @ convergence.measured(theorem, problem, after)
+    value = chances @ convergence.measured(theorem, after)
   return value, (bounds.position(problem, x[None]), gamma, steps)
 
 

@@ -62,7 +62,7 @@ def test_same_seed_same_numbers():
   theorem = bounds.Theorem17(problem, 2)
   first, again, other = (
     convergence.compare_rounds(
-      theorem, problem, 'ocs', 2, convergence.Setting('1'), seed=seed, **options
+      theorem, 'ocs', 2, convergence.Setting('1'), seed=seed, **options
     )
     for seed in (0, 0, 1)
   )

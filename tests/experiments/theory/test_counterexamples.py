@@ -58,7 +58,7 @@ def test_theorem_18_needs_gamma_in_the_step_size_with_ocs():
   x = np.tile(example.x, (20, 1))
   steps = example.steps(theorem, 1.0)
   updates = monte_carlo.client_updates(
-    theorem, problem, x, steps, np.random.default_rng(0)
+    theorem, x, steps, np.random.default_rng(0)
   )
   norms = problem.weights * np.linalg.norm(updates, axis=-1)
   p = monte_carlo.scheme_probabilities('ocs', norms, 1)

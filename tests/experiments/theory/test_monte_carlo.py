@@ -71,7 +71,6 @@ def test_round_has_the_expectation_of_eq_2_and_algorithm_3(kind, sampling):
   steps = bounds.Steps(0.2, 1.5 if theorem.is_local else 1.0)
   result = monte_carlo.simulate_round(
     theorem,
-    CONVEX,
     sampling,
     2,
     np.tile(start, (repeats, 1)),
@@ -98,7 +97,6 @@ def test_variance_of_a_dsgd_round_is_its_formula(sampling):
   theorem = bounds.Theorem13(CONVEX)
   result = monte_carlo.simulate_round(
     theorem,
-    CONVEX,
     sampling,
     2,
     np.tile(start, (repeats, 1)),
@@ -124,13 +122,7 @@ def test_local_step_size_divides_the_effective_one():
   theorem = bounds.Theorem17(problem, 4)
   start = np.array([[1.0, 2.0]])
   result = monte_carlo.simulate_round(
-    theorem,
-    problem,
-    'full',
-    6,
-    start,
-    lambda unused_gamma: bounds.Steps(0.4, 2.0),
-    (0,),
+    theorem, 'full', 6, start, lambda unused_gamma: bounds.Steps(0.4, 2.0), (0,)
   )
   moved = np.zeros(2)
   for i in range(6):

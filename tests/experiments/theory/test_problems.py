@@ -110,10 +110,8 @@ def test_curvatures_of_wells_lie_between_minus_l_over_4_and_l():
 
 
 def test_client_minima_and_mismatches():
-  np.testing.assert_array_equal(
-    CONVEX.client_values(CONVEX.centres), CONVEX.client_minima
-  )
-  assert np.all(CONVEX.client_values(points(CONVEX)) > CONVEX.client_minima)
+  assert not CONVEX.client_values(CONVEX.centres).any()
+  assert np.all(CONVEX.client_values(points(CONVEX)) > 0)
   at_minimiser = CONVEX.client_values(np.tile(CONVEX.minimiser, (7, 1)))
   np.testing.assert_allclose(CONVEX.mismatches, at_minimiser)
   assert CONVEX.weights @ CONVEX.mismatches == pytest.approx(CONVEX.minimum)
@@ -187,24 +185,6 @@ def test_dial_goes_from_identical_to_very_unequal_clients(make):
 @pytest.mark.parametrize(
   'call, message',
   [
-    (
-      lambda: problems.make_quadratics(
-        num_clients=3, dimension=2, heterogeneity=1.5
-      ),
-      r'heterogeneity must lie in \[0, 1\], found 1\.5',
-    ),
-    (
-      lambda: problems.make_quadratics(
-        num_clients=3, dimension=1, heterogeneity=0.5
-      ),
-      r'dimension must be at least 2, found 1',
-    ),
-    (
-      lambda: problems.make_tilted_wells(
-        num_clients=0, dimension=1, heterogeneity=0.5
-      ),
-      r'num_clients must be at least 1, found 0',
-    ),
     (
       lambda: dataclasses.replace(CONVEX, weights=np.full(7, 0.5)),
       r'weights must be above 0 and have the sum 1, found 0\.5 to 0\.5',
