@@ -163,16 +163,6 @@ def test_failed_computation_leaves_no_executor_behind(in_worker, created):
     assert [reference() is None for reference in created] == [False, True]
 
 
-@pytest.mark.parametrize('is_closed', [False, True])
-def test_values_of_a_lost_worker_are_disposed_of_in_silence(is_closed):
-  channel = grpc.insecure_channel('127.0.0.1:1')  # Nobody listens there.
-  stub = workers._Stub(channels.UnwatchedChannel(channel))
-  if is_closed:
-    channel.close()
-  stub.dispose(executor_pb2.DisposeRequest())
-  channel.close()
-
-
 # Python functions.
 
 
@@ -253,7 +243,7 @@ def test_values_of_a_lost_worker_are_forgotten_without_an_error(is_closed):
     nobody.bind(('127.0.0.1', 0))  # It does not listen.
     port = nobody.getsockname()[1]
     channel = channels.create_channel(f'127.0.0.1:{port}')
-    stub = workers._create_stub(channel)
+    stub = workers._Stub(channels.UnwatchedChannel(channel))
     if is_closed:
       channel.close()
     request = executor_pb2.DisposeRequest()
