@@ -2,6 +2,8 @@
 
 import contextlib
 import pathlib
+import subprocess
+import sys
 
 
 def process_tree(pid: int) -> list[int]:
@@ -21,3 +23,10 @@ def megabytes(pid: int) -> float:
     if line.startswith('Pss:'):
       return int(line.split()[1]) * 1024 / 1e6
   raise RuntimeError(f'The kernel does not report the PSS of process {pid}.')
+
+
+def output_of(*arguments: str) -> str:
+  """Runs Python with these arguments, and returns its standard output."""
+  return subprocess.run(
+    [sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True
+  ).stdout

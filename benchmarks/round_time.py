@@ -16,7 +16,9 @@ machine's speed cancels out.
 
 *   bare: the fastest loop that we know of in bare TensorFlow 2, of the same
     model: a `tf.while_loop` over the batches, several clients in threads, the
-    largest client first, and the mean of the updates. The floor.
+    largest client first, and the mean of the updates. The floor. With
+    --bare_variants come first its times for other numbers of client threads and
+    of threads within a client's operations.
 *   tff_ocs: this package, with full participation, AOCS and OCS, m = n / 10.
 *   tff.learning: `build_weighted_fed_avg` in TFF's own context, as its users
     run it; for `femnist` only.
@@ -24,6 +26,7 @@ machine's speed cancels out.
 
 import concurrent.futures
 import os
+import subprocess
 import sys
 import time
 from typing import NamedTuple
@@ -53,6 +56,15 @@ _WORKLOADS = flags.DEFINE_multi_enum(
 _ROUNDS = flags.DEFINE_integer(
   'rounds', 8, 'The rounds of a turn, with the first; of cifar100 3.', 2
 )
+_BARE_VARIANTS = flags.DEFINE_bool(
+  'bare_variants', False, 'Whether to time variants of the bare loop.'
+)
+_BARE_THREADS = flags.DEFINE_list(
+  'bare_threads',
+  None,
+  'Times the bare loop alone, with this number of client threads and this of'
+  ' threads within operations.',
+)
 
 _NUM_CLIENTS = 200
 _NUM_LARGE = 20
@@ -78,9 +90,19 @@ class Workload(NamedTuple):
 
 def main(argv):
   del argv
+  if _BARE_THREADS.value:
+    (name,) = _WORKLOADS.value
+    client_threads, operation_threads = map(int, _BARE_THREADS.value)
+    tf.config.threading.set_intra_op_parallelism_threads(operation_threads)
+    workload = build_workload(name, _num_rounds(name))
+    run = _build_bare(workload, client_threads)
+    print(np.median(_time_rounds(run, workload)))
+    return
   # For the bare loop, in this process.
   tf.config.threading.set_intra_op_parallelism_threads(1)
   for name in _WORKLOADS.value:
+    if _BARE_VARIANTS.value:
+      _compare_bare_variants(name)
     _compare(name)
 
 
@@ -88,9 +110,30 @@ def _num_rounds(name):
   return 3 if name == 'cifar100' else _ROUNDS.value
 
 
+def _compare_bare_variants(name):
+  cpus = os.cpu_count()
+  print(f'{name}, bare: client threads, threads of an operation, s/round')
+  for threads in sorted({(1, 1), (1, cpus), (cpus, 1), (cpus, cpus)}):
+    output = subprocess.run(
+      [
+        sys.executable,
+        '-m',
+        'benchmarks.round_time',
+        f'--workload={name}',
+        f'--rounds={_ROUNDS.value}',
+        f'--bare_threads={threads[0]},{threads[1]}',
+      ],
+      check=True,
+      stdout=subprocess.PIPE,
+      text=True,
+    ).stdout
+    seconds = float(output.split()[-1])
+    print(f'{threads[0]:14}{threads[1]:14}{seconds:9.3f}')
+
+
 def _compare(name):
   workload = build_workload(name, _num_rounds(name))
-  contenders = {'bare': _build_bare(workload)}
+  contenders = {'bare': _build_bare(workload, os.cpu_count())}
   own_context = tff_ocs.execution.use_local_context()
   tff_context = tff.backends.native.create_sync_local_cpp_execution_context()
   n = len(workload.cohorts[0])
@@ -196,7 +239,7 @@ def build_workload(name: str, num_rounds: int) -> Workload:
   return Workload(model, clients, cohorts, batch_size, learning_rate)
 
 
-def _build_bare(workload):
+def _build_bare(workload, client_threads):
   """A round in bare TensorFlow; the state is the list of weights."""
   model, batch_size = workload.model, workload.batch_size
   weights = [tf.constant(w) for w in model.initial_weights[0]]
@@ -232,7 +275,7 @@ def _build_bare(workload):
     weight = tf.cast(num_examples, tf.float32)
     return [weight * (w - v) for w, v in zip(weights, local)]
 
-  pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+  pool = concurrent.futures.ThreadPoolExecutor(client_threads)
 
   def run_round(round_num, cohort):
     weights = state['weights']

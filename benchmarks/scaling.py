@@ -10,8 +10,6 @@ coins are tossed.
 
 import concurrent.futures
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -45,18 +43,9 @@ def main(argv):
   )
   first = None
   for n in map(int, _COHORT_SIZES.value):
-    output = subprocess.run(
-      [
-        sys.executable,
-        '-m',
-        'benchmarks.scaling',
-        f'--one={n}',
-        f'--rounds={_ROUNDS.value}',
-      ],
-      check=True,
-      stdout=subprocess.PIPE,
-      text=True,
-    ).stdout
+    output = processes.output_of(
+      '-m', 'benchmarks.scaling', f'--one={n}', f'--rounds={_ROUNDS.value}'
+    )
     seconds, before, peak = map(float, output.split())
     of_client = seconds / n, (peak - before) / n
     first = first or of_client

@@ -10,13 +10,13 @@ Each contender is a process of its own, a few times in turns:
 """
 
 import json
-import subprocess
-import sys
 import time
 
 import numpy as np
 from absl import app
 from absl import flags
+
+from benchmarks import processes
 
 _TIMES = flags.DEFINE_integer('times', 5, 'How often each is timed.', 1)
 
@@ -72,10 +72,10 @@ def main(argv):
   for _ in range(_TIMES.value):
     for name, code in (('import', _IMPORT), ('bare', _BARE)):
       start = time.time()
-      _run(code)
+      processes.output_of('-c', code)
       seconds[name].append(time.time() - start)
     start = time.time()
-    times = json.loads(_run(_OWN).splitlines()[-1])
+    times = json.loads(processes.output_of('-c', _OWN).splitlines()[-1])
     seconds['tff_ocs'].append(times[1] - start)
     rounds.append(np.diff(times))
   bare = np.array(seconds['bare'])
@@ -85,12 +85,6 @@ def main(argv):
     print(f'{name:10}{np.median(values):8.2f}{ratio:8.2f}')
   by_round = ' '.join(f'{s:.3f}' for s in np.median(rounds, axis=0))
   print(f'seconds of the rounds, 4 clients of one batch: {by_round}')
-
-
-def _run(code):
-  return subprocess.run(
-    [sys.executable, '-c', code], check=True, stdout=subprocess.PIPE, text=True
-  ).stdout
 
 
 if __name__ == '__main__':

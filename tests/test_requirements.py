@@ -123,7 +123,7 @@ def _use_with(directory, version, source):
     env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, path))},
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=600,
   )
 
 
@@ -157,6 +157,6 @@ def test_import_prints_nothing():
     },
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=600,
   )
   assert (program.returncode, program.stdout, program.stderr) == (0, '', '')

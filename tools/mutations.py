@@ -4,8 +4,9 @@
 
 Each mutation changes a few characters of one module, in a copy of the
 committed tree, and runs the tests of that module until one fails. The program
-prints a line for each, and ends with status 1 if the tests let one pass. It
-takes about 20 minutes on 2 cores.
+first checks that these tests pass without it. It prints a line for each
+mutation, and ends with status 1 if the tests let one pass. It takes about half
+an hour on 2 cores.
 """
 
 import concurrent.futures
@@ -195,38 +196,62 @@ def find_problems() -> list[str]:
   return problems
 
 
-def _is_caught(mutation: Mutation) -> bool:
-  """Runs the tests on a copy of the committed tree with the fault."""
+def _run_tests(mutation: Mutation, content: str) -> int:
+  """Runs a mutation's tests on a copy of the committed tree.
+
+  Args:
+    mutation: The mutation.
+    content: The text of its module.
+
+  Returns:
+    The exit status of pytest, which is 1 if a test has failed.
+  """
   with tempfile.TemporaryDirectory() as folder:
     subprocess.run(
       f'git archive HEAD | tar -x -C {folder}', shell=True, check=True, cwd=ROOT
     )
-    path = pathlib.Path(folder) / mutation.path
-    path.write_text(path.read_text().replace(mutation.before, mutation.after))
-    result = subprocess.run(
+    (pathlib.Path(folder) / mutation.path).write_text(content)
+    return subprocess.run(
       [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider']
       + list(mutation.tests),
       cwd=folder,
       env={**os.environ, 'PYTHONPATH': folder},
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
-    )
-  return result.returncode == 1  # Tests ran, and at least one failed.
+    ).returncode
+
+
+def _check_tests(mutation: Mutation) -> str:
+  """Checks that the tests pass without the fault."""
+  status = _run_tests(mutation, (ROOT / mutation.path).read_text())
+  return '' if status == 0 else f'{" ".join(mutation.tests)} fail as they are'
+
+
+def _try(mutation: Mutation) -> bool:
+  """Returns whether the tests catch the fault, and prints it."""
+  content = (ROOT / mutation.path).read_text()
+  status = _run_tests(
+    mutation, content.replace(mutation.before, mutation.after)
+  )
+  verdict = 'caught' if status == 1 else f'SURVIVED ({status})'
+  print(
+    f'{verdict}: {mutation.path}: {mutation.before!r} -> {mutation.after!r}',
+    flush=True,
+  )
+  return status == 1
 
 
 def main():
   problems = find_problems()
-  if problems:
-    sys.exit('\n'.join(problems))
   with concurrent.futures.ThreadPoolExecutor(_PARALLEL) as pool:
-    all_caught = list(pool.map(_is_caught, MUTATIONS))
-  for mutation, caught in zip(MUTATIONS, all_caught):
-    verdict = 'caught' if caught else 'SURVIVED'
-    print(
-      f'{verdict:9}{mutation.path}: {mutation.before!r} -> {mutation.after!r}'
-    )
-  print(f'{sum(all_caught)} of {len(MUTATIONS)} caught')
-  sys.exit(not all(all_caught))
+    if not problems:
+      by_tests = {mutation.tests: mutation for mutation in MUTATIONS}
+      problems = list(filter(None, pool.map(_check_tests, by_tests.values())))
+    if problems:
+      sys.exit('\n'.join(problems))
+    num_caught = sum(pool.map(_try, MUTATIONS))
+  print(f'{num_caught} of {len(MUTATIONS)} caught')
+  sys.exit(num_caught < len(MUTATIONS))
 
 
 if __name__ == '__main__':

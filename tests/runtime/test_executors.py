@@ -4,7 +4,6 @@ import asyncio
 import gc
 import inspect
 import re
-import socket
 import weakref
 
 import grpc
@@ -245,18 +244,3 @@ def test_no_private_name_of_a_base_class_is_used(ours, theirs):
   text = inspect.getsource(ours)
   names = set(re.findall(r'\b(?:self\.|super\(\)\.|def )(_[a-z]\w*)', text))
   assert not names & set(dir(theirs))
-
-
-@pytest.mark.parametrize('is_closed', [False, True])
-def test_values_of_a_lost_worker_are_forgotten_without_an_error(is_closed):
-  with socket.socket() as nobody:
-    nobody.bind(('127.0.0.1', 0))  # It does not listen.
-    port = nobody.getsockname()[1]
-    channel = channels.create_channel(f'127.0.0.1:{port}')
-    stub = workers._create_stub(channel)
-    if is_closed:
-      channel.close()
-    request = executor_pb2.DisposeRequest()
-    # TFF calls it from a finalizer, where an error is printed and not raised.
-    assert stub.dispose(request) is None
-    channel.close()

@@ -86,7 +86,7 @@ def _explain_port(port):
   try:
     yield
   except OSError as error:
-    reason = f'cannot be listened on: {error.strerror}'
+    reason = f'cannot be listened on: {error.strerror or error}'
     if error.errno == errno.EADDRINUSE:
       reason = 'is in use by another program; choose another port.'
     raise OSError(f'--port={port} {reason}') from error

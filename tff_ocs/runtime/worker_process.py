@@ -86,7 +86,7 @@ class WorkerProcess:
             str(os.getpid()),
             '-1' if listener is None else str(theirs.fileno()),
             str(binary),
-            # With a listener, this socket is replaced before it listens.
+            # With a listener, the worker's own socket is never used.
             f'--port={port if listener is None else 0}',
             f'--max_concurrent_computation_calls={_count_parallel_clients()}',
           ],
