@@ -17,6 +17,7 @@ logic runs in it.
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import os
 import threading
@@ -30,6 +31,7 @@ from tff_ocs.runtime import worker_process
 from tff_ocs.runtime import workers
 from tff_ocs.runtime.worker_process import WorkerError
 
+_INTERRUPT_SECONDS = 1.0
 _CLOSE_TIMEOUT_SECONDS = 1.0
 
 
@@ -157,6 +159,10 @@ class _Context(tff.program.FederatedContext):
       future = asyncio.run_coroutine_threadsafe(
         self._worker_context.invoke(comp, arg), self._loop
       )
+    # A Ctrl-C that comes just before Python starts to wait is seen only when
+    # that wait ends.
+    while not future.done():
+      concurrent.futures.wait([future], _INTERRUPT_SECONDS)
     return future.result()
 
   def close(self) -> None:
