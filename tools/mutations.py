@@ -67,7 +67,7 @@ MUTATIONS = [
   *_of(
     'tff_ocs/aggregator.py',
     'tests/test_aggregator.py tests/test_availability.py',
-    ("tf.cast(prepared['weight'], tf.float64) / p", 'p * 1.0'),
+    ("tf.math.divide_no_nan(tf.cast(prepared['weight'], tf.float64), p)", 'p'),
     ("scale /= tf.cast(prepared['q'], tf.float64)", 'scale /= 1.0'),
     ('coin.toss(client) < p', 'coin.toss(client) > p'),
     ('valid = wide >= 0', 'valid = wide >= -1e9'),
@@ -75,7 +75,7 @@ MUTATIONS = [
       'tf.cast(weight, tf.int64)',
       'tf.cast(tf.cast(weight, tf.int32), tf.int64)',
     ),
-    ('own_precision > 1e-20', 'own_precision > -1.0'),
+    ('sum_precision > 1e-20', 'sum_precision > -1.0'),
     ('return tf.cond(sends, scaled, zeros)', 'return scaled()'),
     ('tf.clip_by_value(p, 0.0, 1.0)', 'p'),
     (
@@ -83,8 +83,8 @@ MUTATIONS = [
       "prepared['finite']," * 2,
     ),
     (
-      'tf.math.divide_no_nan(x, tf.cast(total_weight, x.dtype))',
-      'x / tf.cast(total_weight, x.dtype)',
+      'tf.math.divide_no_nan(tf.cast(x, tf.float64), total_weight)',
+      'tf.cast(x, tf.float64) / total_weight',
     ),
   ),
   *_of(

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import sys
+import warnings
 
 import tensorflow_federated as tff
 from absl import flags
@@ -68,6 +69,8 @@ def run(
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
+    # Python would report a coroutine that Ctrl-C kept from running.
+    warnings.simplefilter('ignore', RuntimeWarning)
     sys.exit(f'interrupted. {_describe_resumption(path)}')
 
 
