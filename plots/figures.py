@@ -127,7 +127,7 @@ def draw_figures(
     except (ImportError, OSError, ValueError) as error:
       if figure == name:
         sys.exit(f'error: figure {name} cannot be drawn: {error}')
-      _tell(f'figure {name} is not drawn: {error}')
+      _report(f'figure {name} is not drawn: {error}')
       failed.append(name)
   if failed:
     sys.exit(f'error: not drawn: figures {", ".join(failed)}.')
@@ -137,12 +137,12 @@ def _figures_with_runs(selected, groups, cache_dir) -> list[str]:
   """The figures that can be drawn; a line names those that cannot."""
   names = [name for name, of_figure in selected.items() if of_figure]
   if sizes.find_source(groups, cache_dir) is None:
-    _tell(f'figure 2 is not drawn: {sizes.NO_SOURCE}')
+    _report(f'figure 2 is not drawn: {sizes.NO_SOURCE}')
   else:
     names.insert(0, '2')
   missing = [name for name in _OF_PAPER if name not in names]
   if missing:
-    _tell(f'figures without runs: {", ".join(missing)}')
+    _report(f'figures without runs: {", ".join(missing)}')
   return names
 
 
@@ -243,11 +243,11 @@ def _name_missing(name, groups):
     methods = _methods(_OF_PAPER[name].expected_clients)
     missing = [method.label for method in methods if method not in shown]
     if missing:
-      _tell(f'figure {name}: no runs of {"; ".join(missing)}')
+      _report(f'figure {name}: no runs of {"; ".join(missing)}')
   for group in groups:
     for run in group.runs:
       if not np.isfinite(run.metrics['training_loss']).all():
-        _tell(f'figure {name}: {run.path} diverged, which leaves a gap.')
+        _report(f'figure {name}: {run.path} diverged, which leaves a gap.')
 
 
 def _methods(expected_clients: Sequence[int]) -> list[runs.Method]:
@@ -273,7 +273,7 @@ def _describe(groups):
   return ', '.join(sorted(names)) or 'none'
 
 
-def _tell(message):
+def _report(message):
   print(message, file=sys.stderr)
 
 
