@@ -197,7 +197,7 @@ def find_problems() -> list[str]:
 
 
 def _run_tests(mutation: Mutation, content: str) -> int:
-  """Runs a mutation's tests on a copy of the committed tree.
+  """Runs a mutation's tests on a clone.
 
   Args:
     mutation: The mutation.
@@ -207,9 +207,7 @@ def _run_tests(mutation: Mutation, content: str) -> int:
     The exit status of pytest, which is 1 if a test has failed.
   """
   with tempfile.TemporaryDirectory() as folder:
-    subprocess.run(
-      f'git archive HEAD | tar -x -C {folder}', shell=True, check=True, cwd=ROOT
-    )
+    subprocess.run(['git', 'clone', '-q', str(ROOT), folder], check=True)
     (pathlib.Path(folder) / mutation.path).write_text(content)
     return subprocess.run(
       [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider']
