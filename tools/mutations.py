@@ -55,7 +55,7 @@ MUTATIONS = [
     ('tf.minimum(m / whole(', 'tf.maximum(m / whole('),
     ('num_below_1 * ascending <= sums', 'num_below_1 * ascending < sums'),
     ('lambda: thresholds[-1]', 'lambda: thresholds[0]'),
-    ('num_clients <= expected_clients,', 'num_clients < expected_clients,'),
+    ('num_clients <= expected_clients,', 'num_clients <= 2.0,'),
     ("client['available'], p < 1)", "client['available'], p <= 1)"),
     ('factor > 1 + CALIBRATION_TOLERANCE', 'factor > 1'),
     ('tf.where(p < 1, tf.minimum(factor * p, 1.0), p)', 'factor * p'),
