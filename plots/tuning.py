@@ -14,7 +14,7 @@ from matplotlib import ticker
 from plots import panels
 from tff_ocs.records import runs
 
-# Markers, colours and dashes tell the samplings apart, in grey too.
+# Samplings differ in marker, colour and dash, so that grey prints work too.
 _MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D', 'aocs': '^'}
 _OTHER_MARKER = 'P'
 _MARKER_SIZE = 3.4

@@ -151,7 +151,7 @@ def test_label_is_that_of_records_without_one(arguments, label):
   assert labels.experiment_label(settings) == label
 
 
-def test_default_folder_names_tell_runs_apart():
+def test_default_folder_names_differ_between_runs():
   names = [
     experiment_flags.run_name(
       linear.parse(femnist, *SMALL, *arguments),
