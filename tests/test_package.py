@@ -16,6 +16,7 @@ import tff_ocs
 from tff_ocs import probabilities
 found['known'] = sorted(set(tff_ocs.__all__) - set(dir(tff_ocs)))
 found['p'] = probabilities.optimal_probabilities([5, 5, 1, 1], 2).tolist()
+found['cohort'] = tff_ocs.cohorts.UniformCohorts({'a': 1}, 1, 0).sample(0)[0]
 found['early'] = sorted(
   {'tensorflow', 'tensorflow_federated', 'jax'} & set(sys.modules)
 )
@@ -47,8 +48,9 @@ def child():
   return json.loads(result.stdout.splitlines()[-1])
 
 
-def test_probabilities_are_imported_without_tensorflow(child):
+def test_numpy_modules_are_imported_without_tensorflow(child):
   assert child['early'] == []
+  assert child['cohort'] == ['a']
   assert child['p'] == pytest.approx([5 / 6, 5 / 6, 1 / 6, 1 / 6])
 
 

@@ -1,7 +1,7 @@
 """Optimal client sampling for federated learning, on TensorFlow Federated.
 
-Names are imported when they are first used, so that `tff_ocs.probabilities`,
-the formulas in NumPy, loads without TensorFlow.
+Names are imported when they are first used, so that `tff_ocs.probabilities` and
+`tff_ocs.cohorts`, which are in NumPy, load without TensorFlow.
 """
 
 import importlib
@@ -11,6 +11,7 @@ from tff_ocs._version import __version__
 
 if typing.TYPE_CHECKING:
   from tff_ocs import aggregator
+  from tff_ocs import cohorts
   from tff_ocs import communication
   from tff_ocs import compression
   from tff_ocs import execution
@@ -43,6 +44,9 @@ _MODULES = {
   'build_federated_averaging_process': 'simple_fedavg',
 }
 
+# The modules in NumPy alone.
+_WITHOUT_TENSORFLOW = ('cohorts', 'probabilities')
+
 __all__ = (
   'ApproximateOptimalSampling',
   'ClientSamplingFactory',
@@ -54,6 +58,7 @@ __all__ = (
   'as_unweighted_aggregator',
   'build_distributed_sgd_process',
   'build_federated_averaging_process',
+  'cohorts',
   'communication',
   'compression',
   'execution',
@@ -72,7 +77,7 @@ def __getattr__(name: str) -> typing.Any:
   """Imports a public name when it is first used."""
   if name not in __all__:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  if name != 'probabilities':
+  if name not in _WITHOUT_TENSORFLOW:
     importlib.import_module('tff_ocs._requirements').check()
   if name not in _MODULES:
     return importlib.import_module(f'tff_ocs.{name}')

@@ -50,6 +50,15 @@ MUTATIONS = [
     ('odds_against = (1 - p) / p', 'odds_against = 1 / p'),
   ),
   *_of(
+    'tff_ocs/cohorts.py',
+    'tests/test_cohorts.py',
+    ('counts / pi)', '1 / pi)'),
+    ('np.sqrt(self._omega + self._gamma)', 'self._omega + self._gamma'),
+    ('self._eta * counts * squares', 'self._eta * squares'),
+    ("side='right'", "side='left'"),
+    ('(1 - self.theta) * p + self.theta * uniform', 'p'),
+  ),
+  *_of(
     'tff_ocs/schemes.py',
     'tests/test_schemes.py tests/test_availability.py',
     ('tf.minimum(m / whole(', 'tf.maximum(m / whole('),
