@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from tests import oracles
 from tff_ocs import probabilities
@@ -479,6 +480,115 @@ def test_batches_equal_their_rounds(m):
 
 # Arguments.
 
+
+# Costs that differ between clients.
+
+
+@each_norms
+def test_costs_of_1_change_no_bit(norms):
+  ones = np.ones(norms.size)
+  for m in _budgets(norms.size):
+    np.testing.assert_array_equal(
+      probabilities.optimal_probabilities(norms, m, ones),
+      probabilities.optimal_probabilities(norms, m),
+    )
+    with np.errstate(over='ignore'):
+      assert probabilities.sampling_threshold(
+        norms, m, ones
+      ) == probabilities.sampling_threshold(norms, m)
+    for limit in (0, 1, 4):
+      plain = probabilities.approximate_probabilities(norms, m, limit)
+      costly = probabilities.approximate_probabilities(norms, m, limit, ones)
+      np.testing.assert_array_equal(costly.probabilities, plain.probabilities)
+      assert costly.num_iterations == plain.num_iterations
+    tau = max(m, norms.max() / 10)
+    p = probabilities.threshold_probabilities(norms, tau)
+    np.testing.assert_array_equal(
+      probabilities.threshold_probabilities(norms, tau, ones), p
+    )
+    state = probabilities.ThresholdState(threshold=0.7, num_rounds=3)
+    assert probabilities.update_threshold(
+      state, norms, p, m, client_costs=ones
+    ) == probabilities.update_threshold(state, norms, p, m)
+
+
+def _costly_rounds():
+  for seed in range(8):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 9))
+    costs = rng.lognormal(0, 1.5, n)
+    yield rng.lognormal(0, 1.5, n), costs, costs.sum() * rng.uniform(0.05, 0.9)
+
+
+@pytest.mark.parametrize(('norms', 'costs', 'budget'), _costly_rounds())
+def test_costly_probabilities_minimise_the_variance(norms, costs, budget):
+  p = probabilities.optimal_probabilities(norms, budget, costs)
+  assert (p > 0).all()
+  assert (p <= 1).all()
+  assert costs @ p == pytest.approx(budget, rel=1e-12)
+  # Over log p, in which the optimiser needs no bound at 0.
+  best = optimize.minimize(
+    lambda x: np.sum(norms**2 * np.exp(-x)),
+    np.full(norms.size, np.log(budget / costs.sum())),
+    jac=lambda x: -(norms**2) * np.exp(-x),
+    bounds=[(-20, 0)] * norms.size,
+    constraints={
+      'type': 'ineq',
+      'fun': lambda x: 1 - costs @ np.exp(x) / budget,
+      'jac': lambda x: -costs * np.exp(x) / budget,
+    },
+    method='SLSQP',
+    options={'ftol': 1e-14, 'maxiter': 1000},
+  )
+  assert probabilities.sampling_variance(norms, p) <= (
+    best.fun - np.sum(norms**2)
+  ) * (1 + 1e-9) + 1e-9 * np.sum(norms**2)
+  np.testing.assert_allclose(p, np.exp(best.x), atol=1e-4)
+  # The same from sums only, and from the threshold.
+  np.testing.assert_allclose(
+    probabilities.approximate_probabilities(
+      norms, budget, norms.size, costs
+    ).probabilities,
+    p,
+    rtol=1e-12,
+  )
+  tau = probabilities.sampling_threshold(norms, budget, costs)
+  np.testing.assert_allclose(
+    probabilities.threshold_probabilities(norms, tau, costs), p, rtol=1e-12
+  )
+
+
+def test_costs_by_hand():
+  # u / sqrt(c) = (6, 1, 1); the first is certain and costs 1, which leaves 1
+  # for the costs 4 and 1 with the same probability.
+  norms, costs = [6.0, 2.0, 1.0], [1.0, 4.0, 1.0]
+  p = probabilities.optimal_probabilities(norms, 2, costs)
+  np.testing.assert_allclose(p, [1, 0.2, 0.2])
+  assert probabilities.sampling_threshold(norms, 2, costs) == pytest.approx(5)
+  # A client of twice the norm and four times the cost has the same probability.
+  p = probabilities.optimal_probabilities([1.0, 2.0], 1, [1.0, 4.0])
+  np.testing.assert_allclose(p, 0.2)
+  # The budget is enough for all that have something to send.
+  p = probabilities.optimal_probabilities([1.0, 0.0], 2, [2.0, 9.0])
+  np.testing.assert_array_equal(p, [1, 0])
+
+
+def test_costly_threshold_settles_at_the_budget():
+  rng = np.random.default_rng(0)
+  norms, costs = rng.lognormal(0, 1, 40), rng.lognormal(0, 1, 40)
+  state = probabilities.ThresholdState()
+  for _ in range(200):
+    p = np.zeros(40)
+    if state.threshold:
+      p = probabilities.threshold_probabilities(norms, state.threshold, costs)
+    state = probabilities.update_threshold(
+      state, norms, p, 5.0, client_costs=costs
+    )
+  assert state.threshold == pytest.approx(
+    probabilities.sampling_threshold(norms, 5.0, costs)
+  )
+
+
 _optimal = probabilities.optimal_probabilities
 _approximate = probabilities.approximate_probabilities
 _M = 'expected_clients must be a '
@@ -583,6 +693,18 @@ _NORMS = 'norms must be finite and at least 0, found '
       ([[1.0]], [1.0]),
       ValueError,
       r'shape of norms, \(1, 1\), found \(1,\)',
+    ),
+    (
+      probabilities.optimal_probabilities,
+      ([1.0, 2.0], 1, [1.0]),
+      ValueError,
+      r'client_costs must have the shape of norms, \(2,\), found \(1,\)',
+    ),
+    (
+      probabilities.sampling_threshold,
+      ([1.0, 2.0], 1, [1.0, 0.0]),
+      ValueError,
+      r'client_costs must be finite and above 0, found 0\.0',
     ),
     (
       probabilities.relative_improvement_factor,

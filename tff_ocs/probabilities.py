@@ -13,6 +13,13 @@ the u_i only, so the weights need not be normalised. `batch_probabilities` and
 A client with u_i = 0 has nothing to send: OCS and AOCS give it the probability
 0 for every m.
 
+Where clients' uplinks differ in cost, client i costs c_i, such as seconds, and
+the expected cost sum_i c_i p_i of a round is limited to a budget B. The least
+variance then has p_i = min(1, u_i / (tau sqrt(c_i))), see docs/theory.md:
+client i counts as c_i clients with the norm u_i / sqrt(c_i) each. With the
+argument `client_costs`, `expected_clients` is B. With c_i = 1 for all, B is the
+expected number of clients.
+
 This module does not import TensorFlow.
 """
 
@@ -73,6 +80,21 @@ def _check_norms(norms) -> np.ndarray:
   return _check_rounds(norms)
 
 
+def _check_costs(client_costs, norms: np.ndarray) -> np.ndarray:
+  costs = np.asarray(client_costs, dtype=np.float64)
+  if costs.shape != norms.shape:
+    raise ValueError(
+      f'client_costs must have the shape of norms, {norms.shape}, found'
+      f' {costs.shape}.'
+    )
+  is_valid = np.isfinite(costs) & (costs > 0)
+  if not is_valid.all():
+    raise ValueError(
+      f'client_costs must be finite and above 0, found {costs[~is_valid][0]}.'
+    )
+  return costs
+
+
 def _scaled(norms: np.ndarray) -> np.ndarray:
   """Divides each round by a power of 2, exactly, so that no sum overflows.
 
@@ -107,7 +129,9 @@ def uniform_probabilities(
   return np.full(num_clients, min(m / num_clients, 1.0))
 
 
-def sampling_threshold(norms, expected_clients: float) -> float:
+def sampling_threshold(
+  norms, expected_clients: float, client_costs=None
+) -> float:
   """The number tau with which Eq. (7) reads p_i = min(u_i / tau, 1).
 
   With the norms sorted from the smallest, u_(1) <= ... <= u_(n), l is the
@@ -118,10 +142,13 @@ def sampling_threshold(norms, expected_clients: float) -> float:
   Args:
     norms: The weighted norms u_i >= 0, of shape [n].
     expected_clients: The expected number m > 0 of clients that send.
+    client_costs: The costs c_i > 0, of shape [n]; if given, `expected_clients`
+      is the budget B, in the units of the costs.
 
   Returns:
-    tau, in the units of the norms. It is 0 if at most m norms are above 0, as
-    they are for m >= n: then every client with u_i > 0 sends.
+    tau, in the units of the norms (over the root of those of the costs). It is
+    0 if at most m norms are above 0, as they are for m >= n, or if the budget
+    is enough for all of them: then every client with u_i > 0 sends.
 
   Raises:
     TypeError: If an argument is not a number of its kind.
@@ -129,7 +156,11 @@ def sampling_threshold(norms, expected_clients: float) -> float:
   """
   norms = _check_norms(norms)
   m = arguments.check_positive('expected_clients', expected_clients)
-  scaled = _thresholds(_scaled(norms), m)[0]
+  if client_costs is None:
+    scaled = _thresholds(_scaled(norms), m)[0]
+  else:
+    costs = _check_costs(client_costs, norms)
+    scaled = _threshold_of_costs(_scaled(norms) / np.sqrt(costs), costs, m)
   return float(np.ldexp(scaled, np.frexp(norms.max())[1]))
 
 
@@ -153,7 +184,26 @@ def _thresholds(norms: np.ndarray, m: float) -> np.ndarray:
   return np.where(num_positive <= m, 0.0, tau).astype(np.float64)
 
 
-def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
+def _threshold_of_costs(keys: np.ndarray, costs: np.ndarray, budget: float):
+  """The tau with sum_i c_i min(v_i / tau, 1) = B, for the keys v_i; or 0."""
+  if costs[keys > 0].sum() <= budget:
+    return 0.0
+  order = np.argsort(keys, kind='stable')
+  keys, costs = keys[order], costs[order]
+  # All clients with p_i = 1 together cost less than the budget, so that only
+  # the largest keys need a look. Sums are as in `_thresholds`, bit for bit.
+  num_others = keys.size - 1 - np.sum(np.cumsum(np.sort(costs)) < budget)
+  others, candidates = np.split(costs * keys, [num_others])
+  keys, costs = keys[num_others:], costs[num_others:]
+  sums = np.cumsum(candidates, dtype=np.longdouble) + others.sum()
+  left = budget - (np.cumsum(costs[::-1])[::-1] - costs)
+  last = np.flatnonzero((left > 0) & (left * keys <= sums))[-1]
+  return np.float64(sums[last] / left[last])
+
+
+def optimal_probabilities(
+  norms, expected_clients: float, client_costs=None
+) -> np.ndarray:
   """The probabilities of Eq. (7), exact: optimal client sampling (OCS).
 
   Among all p with 0 <= p_i <= 1 and sum p_i <= m they minimise Eq. (6), the
@@ -164,15 +214,25 @@ def optimal_probabilities(norms, expected_clients: float) -> np.ndarray:
     norms: The weighted norms u_i = w_i ||U_i|| >= 0, of shape [n].
     expected_clients: The expected number m > 0 of clients that send. For m >= n
       all clients with u_i > 0 send.
+    client_costs: The costs c_i > 0, of shape [n]; if given, `expected_clients`
+      is the budget B, in the units of the costs.
 
   Returns:
-    A float64 array of shape [n]. It sums to min(m, number of u_i > 0).
+    A float64 array of shape [n]. It sums to min(m, number of u_i > 0); with
+    costs, sum c_i p_i is the smaller of B and the costs of all u_i > 0.
 
   Raises:
     TypeError: If an argument is not a number of its kind.
     ValueError: If an argument is out of range.
   """
-  return batch_probabilities(_check_norms(norms), expected_clients)
+  norms = _check_norms(norms)
+  if client_costs is None:
+    return batch_probabilities(norms, expected_clients)
+  m = arguments.check_positive('expected_clients', expected_clients)
+  costs = _check_costs(client_costs, norms)
+  keys = _scaled(norms) / np.sqrt(costs)
+  tau = _threshold_of_costs(keys, costs, m)
+  return np.minimum(keys / tau, 1.0) if tau else (norms > 0).astype(np.float64)
 
 
 def _optimal(norms, m):
@@ -183,7 +243,10 @@ def _optimal(norms, m):
 
 
 def approximate_probabilities(
-  norms, expected_clients: float, max_iterations: int = 4
+  norms,
+  expected_clients: float,
+  max_iterations: int = 4,
+  client_costs=None,
 ) -> ApproximateProbabilities:
   """The probabilities of Algorithm 2 (AOCS), from sums of scalars only.
 
@@ -192,11 +255,16 @@ def approximate_probabilities(
   otherwise lower a probability of 1; C = 1 if the probabilities P to rescale
   sum to 0; and for m >= n every client with u_i > 0 sends, after no iteration.
 
+  With costs, a client counts as c_i clients with the norm u_i / sqrt(c_i): the
+  sums are of c_i and of c_i p_i.
+
   Args:
     norms: The weighted norms u_i = w_i ||U_i|| >= 0, of shape [n].
     expected_clients: The expected number m > 0 of clients that send.
     max_iterations: The limit j_max >= 0. With 0, the probabilities stay at
       min(m u_i / u, 1), and their variance can exceed that of uniform sampling.
+    client_costs: The costs c_i > 0, of shape [n]; if given, `expected_clients`
+      is the budget B, in the units of the costs.
 
   Returns:
     `ApproximateProbabilities`. The probabilities equal `optimal_probabilities`
@@ -209,27 +277,32 @@ def approximate_probabilities(
   norms = _check_norms(norms)
   m = arguments.check_positive('expected_clients', expected_clients)
   limit = arguments.check_integer('max_iterations', max_iterations, 0)
-  p, num_iterations = _approximate(norms, m, limit)
+  costs = np.ones_like(norms)
+  if client_costs is not None:
+    costs = _check_costs(client_costs, norms)
+  p, num_iterations = _approximate(norms, m, limit, costs)
   return ApproximateProbabilities(p, int(num_iterations))
 
 
-def _approximate(norms, m, max_iterations):
-  norms = _scaled(norms)
+def _approximate(norms, m, max_iterations, costs):
+  keys = _scaled(norms) / np.sqrt(costs)
   num_clients = norms.shape[-1]
   num_iterations = np.zeros(norms.shape[:-1], np.int64)
-  if m >= num_clients:
+  total_cost = costs.sum(axis=-1, keepdims=True)
+  if m >= total_cost.max():
     return (norms > 0).astype(np.float64), num_iterations
-  p = np.minimum(m * _divided(norms, norms.sum(axis=-1, keepdims=True)), 1.0)
+  total = (costs * keys).sum(axis=-1, keepdims=True)
+  p = np.minimum(m * _divided(keys, total), 1.0)
   # The relative error of a sum of n float64 terms is at most n roundings.
   tolerance = num_clients * np.finfo(np.float64).eps
   running = np.ones((*norms.shape[:-1], 1), np.bool_)
   for _ in range(max_iterations):
     num_iterations += running[..., 0]
     below_1 = p < 1
-    rescalable = p.sum(axis=-1, keepdims=True, where=below_1)
+    rescalable = (costs * p).sum(axis=-1, keepdims=True, where=below_1)
     # m - n + I, exactly: n - I first, since m may be far below n.
-    num_certain = num_clients - below_1.sum(axis=-1, keepdims=True)
-    factors = _divided(m - num_certain, rescalable)
+    certain = total_cost - (costs * below_1).sum(axis=-1, keepdims=True)
+    factors = _divided(m - certain, rescalable)
     running &= factors > 1 + tolerance
     if not running.any():
       break
@@ -260,10 +333,12 @@ def batch_probabilities(
   if max_iterations is None:
     return _optimal(norms, m)
   limit = arguments.check_integer('max_iterations', max_iterations, 0)
-  return _approximate(norms, m, limit)[0]
+  return _approximate(norms, m, limit, np.ones(norms.shape[-1]))[0]
 
 
-def threshold_probabilities(norms, threshold: float) -> np.ndarray:
+def threshold_probabilities(
+  norms, threshold: float, client_costs=None
+) -> np.ndarray:
   """The probabilities p_i = min(u_i / tau, 1) for a given threshold tau.
 
   With `sampling_threshold` they are those of Eq. (7). With a threshold that
@@ -274,6 +349,8 @@ def threshold_probabilities(norms, threshold: float) -> np.ndarray:
   Args:
     norms: The weighted norms u_i = w_i ||U_i|| >= 0, of shape [n].
     threshold: tau > 0, in the units of the norms.
+    client_costs: The costs c_i > 0, of shape [n], with which p_i = min(u_i /
+      (tau sqrt(c_i)), 1). If not given, they are 1.
 
   Returns:
     A float64 array of shape [n].
@@ -283,7 +360,10 @@ def threshold_probabilities(norms, threshold: float) -> np.ndarray:
     ValueError: If an argument is out of range.
   """
   tau = arguments.check_positive('threshold', threshold)
-  return np.minimum(_check_norms(norms) / tau, 1.0)
+  norms = _check_norms(norms)
+  if client_costs is not None:
+    norms = norms / np.sqrt(_check_costs(client_costs, norms))
+  return np.minimum(norms / tau, 1.0)
 
 
 def update_threshold(
@@ -294,6 +374,7 @@ def update_threshold(
   *,
   eta: float = 0.3,
   c: float = 3.0,
+  client_costs=None,
 ) -> ThresholdState:
   """The threshold for the next round, from sums over this one.
 
@@ -304,7 +385,8 @@ def update_threshold(
   The state stays as it is if all norms are 0, and if x <= 1 although no p_i
   lies between 0 and 1: then all clients with u_i > 0 are sure to send. If tau
   is not known yet, or nobody has a positive probability, tau becomes sum_i u_i
-  / m, which is at least the threshold of Eq. (7). See docs/theory.md.
+  / m, which is at least the threshold of Eq. (7). See docs/theory.md. With
+  costs, x = sum_i c_i p_i / B, and the first tau is sum_i u_i sqrt(c_i) / B.
 
   Args:
     state: The `ThresholdState` before the round.
@@ -313,6 +395,8 @@ def update_threshold(
     expected_clients: The long-run mean m > 0 of the number of participants.
     eta: The step of the controller, above 0.
     c: The limit of a rise of tau, above 1.
+    client_costs: The costs c_i > 0, of shape [n]; if given,
+      `expected_clients` is the budget B, in the units of the costs.
 
   Returns:
     The `ThresholdState` after the round.
@@ -323,8 +407,12 @@ def update_threshold(
   """
   m = arguments.check_positive('expected_clients', expected_clients)
   eta = arguments.check_positive('eta', eta)
+  norms = _check_norms(norms)
   p = np.asarray(probabilities, dtype=np.float64)
-  total_norm, x = _check_norms(norms).sum(), p.sum() / m
+  costs = np.ones_like(norms)
+  if client_costs is not None:
+    costs = _check_costs(client_costs, norms)
+  total_norm, x = (norms * np.sqrt(costs)).sum(), (costs * p).sum() / m
   if total_norm == 0:
     return state
   if state.threshold == 0 or x == 0:
@@ -332,7 +420,9 @@ def update_threshold(
   if x <= 1 and not np.any((p > 0) & (p < 1)):
     return state
   num_rounds = state.num_rounds + 1
-  factor = min(math.exp(max(eta, 1 / num_rounds) * (x - 1)), c * x)
+  # exp overflows beyond 709, where the other is the smaller in any case.
+  step = min(max(eta, 1 / num_rounds) * (x - 1), 700.0)
+  factor = min(math.exp(step), c * x)
   return ThresholdState(float(state.threshold * factor), num_rounds)
 
 
