@@ -248,10 +248,92 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       value_type, weight_type, coins.SeededCoinWithAvailability()
     )
 
-  def _create(
-    self, value_type: tff.Type, weight_type: tff.Type, coin: coins.Coin
+  def create_with_costs(
+    self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
-    """Creates the process around a coin."""
+    """Creates `next(state, value, weight, coin_seed, cost)`.
+
+    For clients whose uplinks differ in cost. `cost` (float32, above 0), at
+    `CLIENTS`, is the cost c_i of sending the client's update, in seconds, money
+    or energy, which the server knows. The scheme's `expected_clients` is the
+    budget B in the same units: the least variance with sum_i c_i p_i <= B has
+    p_i = min(1, u_i / (tau sqrt(c_i))), see docs/theory.md. With c_i = 1 for
+    all clients the results are those of `create_with_coin_seeds`, bit for bit.
+    A computation with a cost that is not finite or not above 0 fails.
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError: If a type is not as described, or the scheme does not use
+        costs.
+      ValueError: If a tensor's shape is not fully defined.
+    """
+    if not self._scheme.uses_costs:
+      raise TypeError(
+        'The costs of clients need a scheme that uses them: OptimalSampling,'
+        ' ApproximateOptimalSampling or ThresholdSampling, found'
+        f' {self._scheme!r}.'
+      )
+    return self._create(value_type, weight_type, coins.SeededCoinWithCosts())
+
+  def create_for_pool(
+    self, value_type: tff.Type, weight_type: tff.Type, pool_weight: float
+  ) -> tff.templates.AggregationProcess:
+    """Creates `next(state, value, weight, coin_seed, scale)`.
+
+    For cohorts that a sampler of `tff_ocs.cohorts` has drawn from a pool.
+    `scale` (float32, above 0), at `CLIENTS`, is the client's scale s_i in
+    `tff_ocs.cohorts.Cohort`. The result is
+
+        sum_{i that send} n_i s_i / p_i U_i / (pool_weight),
+
+    unbiased for the weighted mean over the whole pool if the sampler is. The
+    scheme computes p_i from n_i s_i ||U_i||, which minimises the variance given
+    the cohort. A computation with a scale that is not finite or not above 0
+    fails.
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+      pool_weight: The sum of the weights n_i of all clients of the pool, above
+        0.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError: If an argument is not as described.
+      ValueError: If a tensor's shape is not fully defined, or `pool_weight` is
+        out of range.
+    """
+    pool_weight = arguments.check_positive('pool_weight', pool_weight)
+    coin = coins.SeededCoinWithScale()
+    return self._create(value_type, weight_type, coin, pool_weight)
+
+  def _create(
+    self,
+    value_type: tff.Type,
+    weight_type: tff.Type,
+    coin: coins.Coin,
+    pool_weight: Optional[float] = None,
+  ) -> tff.templates.AggregationProcess:
+    """Creates the process around a coin.
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+      coin: The clients' coin.
+      pool_weight: The divisor of the sum; if not given, the sum of the cohort's
+        weights.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+    """
     value_type, weight_type = tff.to_type(value_type), tff.to_type(weight_type)
     factory_arguments.check_value_type(value_type)
     factory_arguments.check_weight_type(weight_type)
@@ -272,7 +354,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       improvement_expected_clients=self._improvement_expected_clients,
       measure_norms=self._measure_norms,
     )
-    divide = _division(value_sum, weight_sum, value_type)
+    divide = _division(value_sum, weight_sum, value_type, pool_weight)
 
     @tff.federated_computation
     def init_fn():
@@ -381,6 +463,7 @@ def _client_computations(value_type, weight_type, coin: coins.Coin):
       for_scheme=collections.OrderedDict(
         norm=tf.where(tf.logical_and(finite, available), norm, 0.0),
         available=available,
+        cost=coin.cost(client),
       ),
       finite=finite,
       weight=weight,
@@ -427,7 +510,7 @@ def _client_computations(value_type, weight_type, coin: coins.Coin):
   return prepare, send, sent_type
 
 
-def _division(value_sum, weight_sum, value_type):
+def _division(value_sum, weight_sum, value_type, pool_weight):
   """Returns the computation that divides the sums, and casts once."""
   dtypes = tf.nest.flatten(
     tff.types.structure_from_tensor_type_tree(
@@ -442,6 +525,8 @@ def _division(value_sum, weight_sum, value_type):
   def divide(total, total_weight):
     # In float64: the total weight may be beyond the type of the values.
     total_weight = tf.cast(total_weight, tf.float64)
+    if pool_weight is not None:
+      total_weight = tf.constant(pool_weight, tf.float64)
     means = [
       tf.cast(
         tf.math.divide_no_nan(tf.cast(x, tf.float64), total_weight), dtype

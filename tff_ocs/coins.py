@@ -20,6 +20,8 @@ import tensorflow_federated as tff
 from tff_ocs import fingerprints
 
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
+COST_TYPE = tff.TensorType(np.float32)
+SCALE_TYPE = tff.TensorType(np.float32)
 # The probability q_i with which a client is available, and whether it is.
 AVAILABILITY_TYPE = tff.to_type(
   collections.OrderedDict(q=np.float32, available=np.bool_)
@@ -27,7 +29,7 @@ AVAILABILITY_TYPE = tff.to_type(
 
 
 class Coin(abc.ABC):
-  """A client's coin, and whether the client is available at all.
+  """A client's coin, whether the client is available, and what it costs.
 
   Attributes:
     input_types: The client-placed arguments that `next` of the aggregation
@@ -80,6 +82,11 @@ class Coin(abc.ABC):
     """Returns q_i (float32) and whether the client is available (bool)."""
     del client
     return tf.constant(1.0), tf.constant(True)
+
+  def cost(self, client: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns what it costs that the client sends (float32)."""
+    del client
+    return tf.constant(1.0)
 
 
 class RandomCoin(Coin):
@@ -149,6 +156,44 @@ class SeededCoinWithAvailability(SeededCoin):
     )
     with tf.control_dependencies([check]):
       return tf.identity(q), client['availability']['available']
+
+
+class SeededCoinWithCosts(SeededCoin):
+  """A seeded coin of clients whose uplinks differ in cost."""
+
+  input_types = collections.OrderedDict(
+    coin_seed=COIN_SEED_TYPE, cost=COST_TYPE
+  )
+
+  def cost(self, client):
+    cost = client['cost']
+    check = tf.debugging.Assert(
+      tf.logical_and(cost > 0, tf.math.is_finite(cost)),
+      ['The cost of a client must be finite and above 0, found', cost],
+    )
+    with tf.control_dependencies([check]):
+      return tf.identity(cost)
+
+
+class SeededCoinWithScale(SeededCoin):
+  """A seeded coin of clients that a cohort sampler has drawn.
+
+  The scale s_i of a client multiplies its update, as 1 / q_i does where clients
+  are available with the probability q_i.
+  """
+
+  input_types = collections.OrderedDict(
+    coin_seed=COIN_SEED_TYPE, scale=SCALE_TYPE
+  )
+
+  def availability(self, client):
+    scale = client['scale']
+    check = tf.debugging.Assert(
+      tf.logical_and(scale > 0, tf.math.is_finite(scale)),
+      ['The scale of a client must be finite and above 0, found', scale],
+    )
+    with tf.control_dependencies([check]):
+      return 1 / scale, tf.constant(True)
 
 
 def seeded_toss(coin_seed: tf.Tensor) -> tf.Tensor:

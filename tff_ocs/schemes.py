@@ -51,10 +51,11 @@ from tff_ocs import factory_arguments
 # is known up to 2^-24 relative; C up to this much above 1 counts as 1.
 CALIBRATION_TOLERANCE = 4 * float(np.finfo(np.float32).eps)
 
-# The input of a scheme from a client: its norm u_i, finite and at least 0, and
-# whether it is available; if it is not, its norm is 0.
+# The input of a scheme from a client: its norm u_i, finite and at least 0;
+# whether it is available, and if it is not, its norm is 0; and what it costs
+# that it sends, 1 unless costs are given.
 CLIENT_TYPE = tff.to_type(
-  collections.OrderedDict(norm=np.float32, available=np.bool_)
+  collections.OrderedDict(norm=np.float32, available=np.bool_, cost=np.float32)
 )
 
 
@@ -98,10 +99,14 @@ class SamplingScheme(abc.ABC):
 
   Attributes:
     expected_clients: The expected number m of clients that send; `None` for
-      full participation.
+      full participation. If clients have costs, it is the budget B, the
+      expected sum of the costs of the clients that send.
+    uses_costs: Whether the scheme uses the clients' costs c_i, as in
+      `probabilities.optimal_probabilities`.
   """
 
   expected_clients: Optional[float] = None
+  uses_costs = False
 
   @abc.abstractmethod
   def build(
@@ -148,7 +153,9 @@ class SamplingScheme(abc.ABC):
     def describe_client(norm):
       valid = tf.logical_and(tf.math.is_finite(norm), norm > 0)
       return collections.OrderedDict(
-        norm=tf.where(valid, norm, 0.0), available=tf.constant(True)
+        norm=tf.where(valid, norm, 0.0),
+        available=tf.constant(True),
+        cost=tf.constant(1.0),
       )
 
     @tff.tensorflow.computation(np.float32)
@@ -281,7 +288,12 @@ class OptimalSampling(SamplingScheme):
   the threshold tau of `probabilities.sampling_threshold`, with which p_i =
   min(u_i / tau, 1). That the server sees the norms is the known cost of
   Algorithm 1: no secure sum can hide them. Clients with u_i = 0 do not send.
+
+  With costs, the server sees pairs of a norm and a cost. Where a cost is that
+  of one client only, it says whose norm this is.
   """
+
+  uses_costs = True
 
   def __init__(self, expected_clients: float):
     """Initializes `OptimalSampling`.
@@ -302,23 +314,25 @@ class OptimalSampling(SamplingScheme):
   def build(self, scalar_sum_factory=None):
     m = self.expected_clients
 
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
-    def threshold_from(norms):
-      return _threshold(tf.cast(norms, tf.float64), m)
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [None, 2]))
+    def threshold_from(rows):
+      norms, costs = tf.unstack(tf.cast(rows, tf.float64), axis=1)
+      return _threshold(norms / tf.sqrt(costs), costs, m)
 
     @tff.tensorflow.computation(CLIENT_TYPE, np.float64)
     def probability(client, threshold):
-      norm = tf.cast(client['norm'], tf.float64)
       # For tau = 0 the quotient is infinite: the client is sure to send.
-      p = tf.minimum(norm / threshold, 1.0)
-      return tf.cast(tf.where(norm > 0, p, 0.0), tf.float32)
+      p = tf.minimum(_key(client) / threshold, 1.0)
+      return tf.cast(tf.where(client['norm'] > 0, p, 0.0), tf.float32)
 
     @tff.federated_computation
     def init_fn():
       return tff.federated_value((), tff.SERVER)
 
     def next_fn(state, clients):
-      threshold = tff.federated_map(threshold_from, collect_norms(clients))
+      threshold = tff.federated_map(
+        threshold_from, collect(clients, 'norm', 'cost')
+      )
       p = tff.federated_map(
         probability, (clients, tff.federated_broadcast(threshold))
       )
@@ -340,7 +354,13 @@ class ApproximateOptimalSampling(SamplingScheme):
   `CALIBRATION_TOLERANCE`) nothing changes any more, and what is exchanged after
   it is not counted: this is the `break` of Algorithm 2. Clients with u_i = 0 do
   not send. `probabilities.approximate_probabilities` is the reference.
+
+  With costs, a client counts as c_i clients in all sums. For
+  `tff_ocs.secure_sums.SecureScalarSumFactory`, whose bounds are those of
+  clients without costs, no cost may be above 1.
   """
+
+  uses_costs = True
 
   def __init__(self, expected_clients: float, max_iterations: int = 4):
     """Initializes `ApproximateOptimalSampling`.
@@ -383,7 +403,7 @@ class ApproximateOptimalSampling(SamplingScheme):
 
     def next_fn(state, clients):
       totals = totals_sum.next(
-        state['totals'], tff.federated_map(norm_and_count, clients)
+        state['totals'], tff.federated_map(steps.norm_and_cost, clients)
       )
       p, below_1 = tff.federated_map(
         steps.first_probability,
@@ -466,7 +486,13 @@ class ThresholdSampling(SamplingScheme):
   The state has, next to that of the sums, `threshold` and `cohort_weight`
   (float64; a threshold of 0 is not known) and `num_rounds` (int32). Clients
   with u_i = 0 do not send.
+
+  With costs, p_i = min(u_i / (tau sqrt(c_i)), 1), and clients add u_i sqrt(c_i)
+  and c_i p_i. For `tff_ocs.secure_sums.SecureScalarSumFactory`, whose bounds
+  are those of clients without costs, no cost may be above 1.
   """
+
+  uses_costs = True
 
   def __init__(
     self,
@@ -547,17 +573,17 @@ class ThresholdSampling(SamplingScheme):
 
     @tff.tensorflow.computation(CLIENT_TYPE, np.float64)
     def decide(client, threshold):
-      norm = tf.cast(client['norm'], tf.float64)
+      key, cost = _key(client), tf.cast(client['cost'], tf.float64)
       p = tf.where(
         threshold > 0,
-        tf.minimum(tf.math.divide_no_nan(norm, threshold), 1.0),
+        tf.minimum(tf.math.divide_no_nan(key, threshold), 1.0),
         tf.constant(self._first_probability, tf.float64),
       )
       # The sum is of the probabilities with which clients send.
-      p = _through_float32(tf.where(norm > 0, p, 0.0))
+      p = _through_float32(tf.where(key > 0, p, 0.0))
       return tf.cast(p, tf.float32), collections.OrderedDict(
-        norm=norm,
-        probability=p,
+        norm=cost * key,
+        probability=cost * p,
         clients=tf.cast(tf.logical_and(p > 0, p < 1), tf.float64),
       )
 
@@ -629,6 +655,7 @@ class _Algorithm2:
   """The steps of Algorithm 2, as TensorFlow computations.
 
   Attributes:
+    norm_and_cost: The terms of the sums of norms and of clients, at a client.
     first_probability: p_i = min(m u_i / u, 1), at a client.
     start: The progress before the first iteration, at the server.
     iterate: One iteration's C = (m - n + I) / P, at the server.
@@ -648,17 +675,32 @@ class _Algorithm2:
     def share_of_below_1(client, p):
       """Returns what a client sends in one iteration: (1, p_i) or (0, 0)."""
       is_below_1 = tf.logical_and(client['available'], p < 1)
+      cost = tf.cast(client['cost'], tf.float64)
       return collections.OrderedDict(
-        clients=tf.cast(is_below_1, tf.float64),
+        clients=tf.where(is_below_1, cost, 0.0),
         # Sent as float32, 32 bits.
-        probability=tf.where(is_below_1, _through_float32(p), 0.0),
+        probability=tf.where(is_below_1, _through_float32(cost * p), 0.0),
+      )
+
+    def count(clients, all_clients):
+      """Undoes the rounding of a secure sum, if it is of whole numbers."""
+      nearest = tf.round(clients)
+      is_close = tf.abs(clients - nearest) <= 1e-9 * all_clients
+      return tf.where(is_close, nearest, clients)
+
+    @tff.tensorflow.computation(CLIENT_TYPE)
+    def norm_and_cost(client):
+      cost = tf.cast(client['cost'], tf.float64)
+      return collections.OrderedDict(
+        norm=cost * _key(client),
+        clients=tf.where(client['available'], cost, 0.0),
       )
 
     @tff.tensorflow.computation(CLIENT_TYPE, totals_type)
     def first_probability(client, totals):
-      norm = tf.cast(client['norm'], tf.float64)
-      p = tf.minimum(m * tf.math.divide_no_nan(norm, totals['norm']), 1.0)
-      all_send = tf.logical_and(norm > 0, whole(totals['clients']) <= m)
+      key, clients = _key(client), totals['clients']
+      p = tf.minimum(m * tf.math.divide_no_nan(key, totals['norm']), 1.0)
+      all_send = tf.logical_and(key > 0, count(clients, clients) <= m)
       p = tf.where(all_send, tf.constant(1.0, tf.float64), p)
       return p, share_of_below_1(client, p)
 
@@ -671,14 +713,14 @@ class _Algorithm2:
     def start(totals):
       return collections.OrderedDict(
         factor=tf.constant(1.0, tf.float64),
-        running=m < whole(totals['clients']),
+        running=m < count(totals['clients'], totals['clients']),
         num_iterations=tf.constant(0, tf.int32),
       )
 
     @tff.tensorflow.computation(progress_type, totals_type, below_1_type)
     def iterate(progress, totals, below_1):
       factor = tf.math.divide_no_nan(
-        m - whole(totals['clients'] - below_1['clients']),
+        m - count(totals['clients'] - below_1['clients'], totals['clients']),
         below_1['probability'],
       )
       running = tf.logical_and(
@@ -695,6 +737,7 @@ class _Algorithm2:
     def num_scalars(num_iterations):
       return 1 + 2 * num_iterations
 
+    self.norm_and_cost = norm_and_cost
     self.first_probability, self.start, self.iterate = (
       first_probability,
       start,
@@ -822,27 +865,54 @@ def collect_norms(clients: tff.Value) -> tff.Value:
     Their norms, without names, in an order that means nothing: float32 of shape
     [number of available clients], at `SERVER`.
   """
-  norms_type = tff.TensorType(np.float32, [None])
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [None, 1]))
+  def only_column(rows):
+    return tf.reshape(rows, [-1])
+
+  return tff.federated_map(only_column, collect(clients, 'norm'))
+
+
+def collect(clients: tff.Value, *names: str) -> tff.Value:
+  """Reveals scalars of the available clients to the server, in any order.
+
+  Args:
+    clients: A structure with these scalars and `available` (bool), at
+      `CLIENTS`, such as one of `CLIENT_TYPE`.
+    *names: The names of float32 scalars in it.
+
+  Returns:
+    A float32 tensor of shape [number of available clients, len(names)], at
+    `SERVER`.
+  """
+  rows_type = tff.TensorType(np.float32, [None, len(names)])
 
   @tff.tensorflow.computation
-  def no_norms():
+  def no_rows():
     # `federated_aggregate` needs a shape that is unknown to tracing.
-    return tf.reshape(tf.constant([], tf.float32), [-1])
+    return tf.reshape(tf.constant([], tf.float32), [-1, len(names)])
 
-  @tff.tensorflow.computation(norms_type, CLIENT_TYPE)
-  def append(norms, client):
-    new = tf.boolean_mask([client['norm']], [client['available']])
-    return tf.concat([norms, new], axis=0)
+  @tff.tensorflow.computation(rows_type, clients.type_signature.member)
+  def append(rows, client):
+    row = [[client[name] for name in names]]
+    new = tf.boolean_mask(row, [client['available']])
+    return tf.concat([rows, new], axis=0)
 
-  @tff.tensorflow.computation(norms_type, norms_type)
-  def join(some_norms, other_norms):
-    return tf.concat([some_norms, other_norms], axis=0)
+  @tff.tensorflow.computation(rows_type, rows_type)
+  def join(some_rows, other_rows):
+    return tf.concat([some_rows, other_rows], axis=0)
 
-  @tff.tensorflow.computation(norms_type)
-  def report(norms):
-    return norms
+  @tff.tensorflow.computation(rows_type)
+  def report(rows):
+    return rows
 
-  return tff.federated_aggregate(clients, no_norms(), append, join, report)
+  return tff.federated_aggregate(clients, no_rows(), append, join, report)
+
+
+def _key(client):
+  """Returns v_i = u_i / sqrt(c_i), by which p_i = min(v_i / tau, 1)."""
+  norm = tf.cast(client['norm'], tf.float64)
+  return norm / tf.sqrt(tf.cast(client['cost'], tf.float64))
 
 
 def _int32_at_server(value):
@@ -851,20 +921,31 @@ def _int32_at_server(value):
   return value
 
 
-def _threshold(norms, expected_clients: float):
-  """`probabilities.sampling_threshold` on a float64 tensor of shape [n]."""
-  num_clients = tf.cast(tf.size(norms), tf.float64)
-  ascending = tf.sort(norms)
-  sums = tf.cumsum(ascending)
-  # m + l - n, with l - n first: whole numbers, so that a small m keeps its
-  # digits.
-  num_below_1 = expected_clients + tf.range(1 - num_clients, 1.0)
+def _threshold(keys, costs, expected_clients: float):
+  """`probabilities.sampling_threshold` on float64 tensors of shape [n].
+
+  Args:
+    keys: The v_i = u_i / sqrt(c_i).
+    costs: The costs c_i.
+    expected_clients: m, or the budget.
+
+  Returns:
+    tau.
+  """
+  order = tf.argsort(keys, stable=True)
+  ascending, costs = tf.gather(keys, order), tf.gather(costs, order)
+  sums = tf.cumsum(costs * ascending)
+  # m + l - n, with n - l first: without costs, these are whole numbers, so that
+  # a small m keeps its digits.
+  num_below_1 = expected_clients - tf.cumsum(
+    costs, exclusive=True, reverse=True
+  )
   holds = tf.logical_and(num_below_1 > 0, num_below_1 * ascending <= sums)
   # The thresholds at which the condition holds; Eq. (7) takes the last, which
   # exists for m < n.
   thresholds = tf.boolean_mask(sums / num_below_1, holds)
   return tf.cond(
-    num_clients <= expected_clients,
+    tf.reduce_sum(costs) <= expected_clients,
     lambda: tf.constant(0.0, tf.float64),
     lambda: thresholds[-1],
   )

@@ -63,6 +63,9 @@ def build_federated_averaging_process(
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
   availability: bool = False,
+  client_costs: bool = False,
+  pool_weight: Optional[float] = None,
+  reveal_norms: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds Federated Averaging with client sampling (Algorithm 3).
 
@@ -80,6 +83,9 @@ def build_federated_averaging_process(
       its coins, see `client_seed`;
   *   `availability`, with `availability=True` only: the probability q_i with
       which the client is available (float32, above 0 and at most 1).
+  *   `cost`, with `client_costs=True` only: the cost c_i of sending its update
+      (float32, above 0);
+  *   `scale`, with `pool_weight` only: its scale s_i (float32, above 0).
 
   It returns the new state and an `OrderedDict` of metrics, at `SERVER`:
 
@@ -88,7 +94,8 @@ def build_federated_averaging_process(
       or not; NaN if there are none. Clients that are not available do not
       train, and are left out;
   *   `num_examples` (int64): the examples of the clients that train;
-  *   `aggregator`: the measurements of the aggregation process.
+  *   `aggregator`: the measurements of the aggregation process;
+  *   `client_norms`, with `reveal_norms=True` only: see there.
 
   Args:
     model: The model. Its loss is taken as a mean over the batch. Its
@@ -121,6 +128,19 @@ def build_federated_averaging_process(
       share it. The aggregate is unbiased for that of the whole cohort: weights
       of clients that are not available count, so a function `client_weighting`
       is given no `loss`. If no client is available, the aggregate is 0.
+    client_costs: Whether clients' uplinks differ in cost, see
+      `tff_ocs.ClientSamplingFactory.create_with_costs`.
+    pool_weight: If a sampler of `tff_ocs.cohorts` draws the cohorts: the sum of
+      the weights n_i of all clients of the pool, see
+      `tff_ocs.ClientSamplingFactory.create_for_pool`. A function
+      `client_weighting` is given no `loss`. At most one of `availability`,
+      `client_costs` and `pool_weight` can be given.
+    reveal_norms: Whether the server sees the norm ||U_i|| of each client of the
+      cohort, with its place, as `tff_ocs.cohorts.CohortSampler.observe` needs
+      them. Then the data of each client has a `place` (float32), its number in
+      the cohort, and `client_norms` is a float32 array of shape [n, 2] with a
+      place and a norm in each row, in any order. The norm of an update that is
+      not finite is 0.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -151,13 +171,16 @@ def build_federated_averaging_process(
   return _build_process(
     model,
     local_update,
-    _choose_aggregation(sampling, scalar_sum_factory, availability),
+    _choose_aggregation(
+      sampling, scalar_sum_factory, availability, client_costs, pool_weight
+    ),
     _choose_optimizer(
       server_learning_rate=server_learning_rate,
       server_optimizer=server_optimizer,
     ),
     client_weighting,
     scalar_sum_factory,
+    reveal_norms,
   )
 
 
@@ -332,8 +355,56 @@ class _AggregationWithAvailability(_Aggregation):
     )
 
 
-def _choose_aggregation(sampling, scalar_sum_factory, availability):
+class _AggregationWithCosts(_SeededAggregation):
+  """The same as `_SeededAggregation`, for clients with costs."""
+
+  client_spec = collections.OrderedDict(cost=tf.TensorSpec([], tf.float32))
+  input_types = coins.SeededCoinWithCosts.input_types
+
+  def create(self, update_type):
+    return self.factory.create_with_costs(update_type, _WEIGHT_TYPE)
+
+  def inputs(self, client, coin_seed):
+    return collections.OrderedDict(coin_seed=coin_seed, cost=client['cost'])
+
+
+class _AggregationForPool(_SeededAggregation):
+  """The same, for clients that a cohort sampler has drawn from a pool."""
+
+  client_spec = collections.OrderedDict(scale=tf.TensorSpec([], tf.float32))
+  input_types = coins.SeededCoinWithScale.input_types
+  # The weights of clients that were not drawn count, too.
+  weight_may_depend_on_loss = False
+
+  def __init__(self, factory, pool_weight):
+    super().__init__(factory)
+    self._pool_weight = pool_weight
+
+  def create(self, update_type):
+    return self.factory.create_for_pool(
+      update_type, _WEIGHT_TYPE, self._pool_weight
+    )
+
+  def inputs(self, client, coin_seed):
+    return collections.OrderedDict(coin_seed=coin_seed, scale=client['scale'])
+
+
+def _choose_aggregation(
+  sampling,
+  scalar_sum_factory,
+  availability=False,
+  client_costs=False,
+  pool_weight=None,
+):
   """Returns the `_Aggregation` that the arguments of a builder ask for."""
+  given = {
+    'availability=True': availability,
+    'client_costs=True': client_costs,
+    'pool_weight': pool_weight is not None,
+  }
+  given = [name for name, is_given in given.items() if is_given]
+  if len(given) > 1:
+    raise ValueError(f'{given[0]} and {given[1]} cannot be combined.')
   if isinstance(sampling, schemes.SamplingScheme):
     sampling = aggregator_lib.ClientSamplingFactory(
       sampling, scalar_sum_factory=scalar_sum_factory
@@ -346,10 +417,14 @@ def _choose_aggregation(sampling, scalar_sum_factory, availability):
   if isinstance(sampling, aggregator_lib.ClientSamplingFactory):
     if availability:
       return _AggregationWithAvailability(sampling)
+    if client_costs:
+      return _AggregationWithCosts(sampling)
+    if pool_weight is not None:
+      return _AggregationForPool(sampling, pool_weight)
     return _SeededAggregation(sampling)
-  if availability:
+  if given:
     raise TypeError(
-      'availability=True needs, as sampling, a scheme or a'
+      f'{given[0]} needs, as sampling, a scheme or a'
       f' tff_ocs.ClientSamplingFactory, found {sampling!r}.'
     )
   return _Aggregation(sampling)
@@ -439,6 +514,7 @@ def _build_process(
   server_optimizer,
   client_weighting: ClientWeighting,
   scalar_sum_factory,
+  reveal_norms: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds the process around a client's work.
 
@@ -450,6 +526,7 @@ def _build_process(
     server_optimizer: An `_Sgd` or `_AnyOptimizer`.
     client_weighting: As for the public functions.
     scalar_sum_factory: As for the public functions.
+    reveal_norms: As for `build_federated_averaging_process`.
 
   Returns:
     A `tff.templates.IterativeProcess`.
@@ -466,6 +543,7 @@ def _build_process(
     local_update,
     aggregation,
     _client_weight_fn(client_weighting, aggregation.weight_may_depend_on_loss),
+    reveal_norms,
   )
   initialize_optimizer, server_update = _server_computations(
     server_optimizer,
@@ -522,17 +600,20 @@ def _build_process(
 
     # Output preparation.
     metrics = tff.federated_map(_finalize_losses, losses.result)
+    output = collections.OrderedDict(
+      training_loss=metrics['training_loss'],
+      num_examples=metrics['num_examples'],
+      aggregator=aggregate.measurements,
+    )
+    if reveal_norms:
+      output['client_norms'] = schemes.collect(
+        of_clients['feedback'], 'place', 'norm'
+      )
     return (
       tff.federated_map(
         pack_state, (weights, aggregate.state, optimizer_state)
       ),
-      tff.federated_zip(
-        collections.OrderedDict(
-          training_loss=metrics['training_loss'],
-          num_examples=metrics['num_examples'],
-          aggregator=aggregate.measurements,
-        )
-      ),
+      tff.federated_zip(output),
     )
 
   return tff.templates.IterativeProcess(initialize, next_fn)
@@ -556,7 +637,12 @@ def _weights_computation(model):
 
 
 def _client_computation(
-  model, weights_type, local_update, aggregation: _Aggregation, client_weight
+  model,
+  weights_type,
+  local_update,
+  aggregation: _Aggregation,
+  client_weight,
+  reveal_norms: bool,
 ):
   """Returns the computation of a client's round, from weights and its data."""
   x_spec, y_spec = model.input_spec
@@ -566,6 +652,7 @@ def _client_computation(
       y=y_spec,
       seed=tf.TensorSpec([2], tf.int64),
       **aggregation.client_spec,
+      **({'place': tf.TensorSpec([], tf.float32)} if reveal_norms else {}),
     )
   )
 
@@ -579,7 +666,7 @@ def _client_computation(
     )
     update, losses, num_losses = local_update(weights, examples, shuffle_seed)
     is_finite = tf.math.is_finite(losses)
-    return collections.OrderedDict(
+    of_client = collections.OrderedDict(
       update=update,
       weight=client_weight(_num_examples(client['y']), losses / num_losses),
       losses=collections.OrderedDict(
@@ -589,6 +676,14 @@ def _client_computation(
       ),
       **aggregation.inputs(client, coin_seed),
     )
+    if reveal_norms:
+      norm = tf.cast(tf.linalg.global_norm(tf.nest.flatten(update)), tf.float32)
+      of_client['feedback'] = collections.OrderedDict(
+        place=client['place'],
+        norm=tf.where(tf.math.is_finite(norm), norm, 0.0),
+        available=tf.constant(True),
+      )
+    return of_client
 
   return client_update
 
