@@ -124,11 +124,12 @@ def examples(client_id):
 def process():
   return simple_fedavg.build_federated_averaging_process(
     models.build_linear_model(2),
-    schemes.FullParticipation(),
+    tff_ocs.ClientSamplingFactory(
+      schemes.UniformSampling(1.5), reveal_clients=True
+    ),
     client_learning_rate=0.1,
     batch_size=100,
     pool_weight=POOL_WEIGHT,
-    reveal_norms=True,
   )
 
 
@@ -157,22 +158,31 @@ def gradient_step(client_id):
   return 0.1 * np.append(kernel.ravel(), -2 * y.mean())
 
 
-def test_process_steps_by_the_scaled_updates_and_reveals_their_norms():
+def test_process_steps_by_the_scaled_updates_and_reveals_the_clients():
   cohort = cohorts.Cohort(('a', 'c', 'd'), np.ones(3), np.array([2.0, 1.0, 3]))
-  state, output = process().next(process().initialize(), clients(cohort))
-  steps = {i: gradient_step(i) for i in cohort.client_ids}
-  expected = -sum(
-    POOL[i] * scale * steps[i]
-    for i, scale in zip(cohort.client_ids, cohort.scales)
-  )
-  found = np.concatenate([np.ravel(w) for w in state.weights.trainable])
-  np.testing.assert_allclose(found, expected / POOL_WEIGHT, rtol=1e-4)
-  rows = output['client_norms']
-  assert rows.shape == (3, 2)
-  norms = dict(zip(rows[:, 0].astype(int), rows[:, 1]))
-  for place, client_id in enumerate(cohort.client_ids):
-    norm = np.linalg.norm(steps[client_id])
-    assert norms[place] == pytest.approx(norm, rel=1e-4)
+  seen = set()
+  for round_num in range(6):
+    state, output = process().next(
+      process().initialize(), clients(cohort, round_num)
+    )
+    rows = output['aggregator']['clients']
+    rows = rows[np.argsort(rows[:, 0])]
+    np.testing.assert_array_equal(rows[:, 0], [0, 1, 2])
+    updates = [
+      POOL[i] * scale * gradient_step(i)
+      for i, scale in zip(cohort.client_ids, cohort.scales)
+    ]
+    np.testing.assert_allclose(
+      rows[:, 1], np.linalg.norm(updates, axis=1), rtol=1e-4
+    )
+    # The step is that of the clients that are said to have sent.
+    found = np.concatenate([np.ravel(w) for w in state.weights.trainable])
+    np.testing.assert_allclose(
+      found, -rows[:, 2] @ updates / 0.5 / POOL_WEIGHT, rtol=1e-4, atol=1e-6
+    )
+    assert output['aggregator']['participants'] == rows[:, 2].sum()
+    seen.update(map(int, rows[:, 2]))
+  assert seen == {0, 1}
 
 
 def test_an_empty_cohort_changes_nothing():
@@ -186,7 +196,7 @@ def test_an_empty_cohort_changes_nothing():
   )
   assert output['aggregator']['participants'] == 0
   assert np.isnan(output['training_loss'])
-  assert output['client_norms'].shape == (0, 2)
+  assert output['aggregator']['clients'].shape == (0, 3)
 
 
 def test_arguments_that_exclude_each_other():

@@ -70,6 +70,9 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       are no part of `uplink_bits`;
   *   `norms` (float32, shape [available]), on request: the norms n_i ||U_i|| of
       the available clients, 0 if not finite, in an order that means nothing;
+  *   `clients` (float32, shape [cohort_size, 3]), on request: a row for each
+      client, in any order, with its place in the cohort, its norm and 1 if it
+      sent, else 0;
   *   `clipped`, where one of the sums is a `tff.aggregators.SecureSumFactory`:
       how often clients had something clipped to its bounds (int32), in
       `scalars`, which makes probabilities too large, in `values` and in
@@ -104,6 +107,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     seed: Optional[int] = None,
     improvement_expected_clients: Optional[float] = None,
     measure_norms: bool = False,
+    reveal_clients: bool = False,
   ):
     """Initializes `ClientSamplingFactory`.
 
@@ -133,6 +137,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       measure_norms: Whether the clients' norms are measured, for simulations:
         the server sees all of them, as with OCS. `tff_ocs.probabilities`
         computes from them what another scheme would have done.
+      reveal_clients: Whether the server sees, with names, each client's norm
+        and whether it sent: for samplers of `tff_ocs.cohorts` that learn from
+        norms, and for simulations. Then `next` takes one more argument, `place`
+        (float32) at `CLIENTS`, the client's number in the cohort.
 
     Raises:
       TypeError: If an argument is not of its type.
@@ -169,6 +177,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       )
     self._improvement_expected_clients = improvement_expected_clients
     self._measure_norms = measure_norms
+    self.reveals_clients = reveal_clients
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -290,7 +299,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     `scale` (float32, above 0), at `CLIENTS`, is the client's scale s_i in
     `tff_ocs.cohorts.Cohort`. The result is
 
-        sum_{i that send} n_i s_i / p_i U_i / (pool_weight),
+        sum_{i that send} n_i s_i / p_i U_i / pool_weight,
 
     unbiased for the weighted mean over the whole pool if the sampler is. The
     scheme computes p_i from n_i s_i ||U_i||, which minimises the variance given
@@ -334,6 +343,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     Returns:
       A `tff.templates.AggregationProcess`.
     """
+    if self.reveals_clients:
+      coin = coins.CoinWithPlace(coin)
     value_type, weight_type = tff.to_type(value_type), tff.to_type(weight_type)
     factory_arguments.check_value_type(value_type)
     factory_arguments.check_weight_type(weight_type)
@@ -404,6 +415,13 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         values.measurements,
         weights.measurements,
       )
+      if self.reveals_clients:
+        measured['clients'] = schemes.collect(
+          tff.federated_map(_reveal(send), (client, prepared, sent)),
+          'place',
+          'norm',
+          'sends',
+        )
       new_state = collections.OrderedDict(
         scheme=of_scheme.state,
         coin=coin.advance(state['coin']),
@@ -508,6 +526,22 @@ def _client_computations(value_type, weight_type, coin: coins.Coin):
     )
 
   return prepare, send, sent_type
+
+
+def _reveal(send):
+  """Returns the computation of what `reveal_clients` reveals of a client."""
+  parameter, result = send.type_signature.parameter, send.type_signature.result
+
+  @tff.tensorflow.computation(parameter[0], parameter[1], result[0])
+  def reveal(client, prepared, contribution):
+    return collections.OrderedDict(
+      place=client['place'],
+      norm=prepared['for_scheme']['norm'],
+      sends=tf.cast(contribution['sends'], tf.float32),
+      available=tf.constant(True),
+    )
+
+  return reveal
 
 
 def _division(value_sum, weight_sum, value_type, pool_weight):

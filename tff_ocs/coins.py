@@ -22,6 +22,7 @@ from tff_ocs import fingerprints
 COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
 COST_TYPE = tff.TensorType(np.float32)
 SCALE_TYPE = tff.TensorType(np.float32)
+PLACE_TYPE = tff.TensorType(np.float32)
 # The probability q_i with which a client is available, and whether it is.
 AVAILABILITY_TYPE = tff.to_type(
   collections.OrderedDict(q=np.float32, available=np.bool_)
@@ -194,6 +195,46 @@ class SeededCoinWithScale(SeededCoin):
     )
     with tf.control_dependencies([check]):
       return 1 / scale, tf.constant(True)
+
+
+class CoinWithPlace(Coin):
+  """Any coin, of clients that know their number in the cohort."""
+
+  def __init__(self, coin: Coin):
+    """Initializes `CoinWithPlace`.
+
+    Args:
+      coin: The coin.
+    """
+    self._coin = coin
+
+  @property
+  def input_types(self):
+    return collections.OrderedDict(self._coin.input_types, place=PLACE_TYPE)
+
+  @property
+  def known_types(self):
+    return collections.OrderedDict(self._coin.known_types, place=PLACE_TYPE)
+
+  def known(self, state, inputs):
+    return collections.OrderedDict(
+      self._coin.known(state, inputs), place=inputs['place']
+    )
+
+  def initialize(self):
+    return self._coin.initialize()
+
+  def advance(self, state):
+    return self._coin.advance(state)
+
+  def toss(self, client):
+    return self._coin.toss(client)
+
+  def availability(self, client):
+    return self._coin.availability(client)
+
+  def cost(self, client):
+    return self._coin.cost(client)
 
 
 def seeded_toss(coin_seed: tf.Tensor) -> tf.Tensor:

@@ -65,7 +65,6 @@ def build_federated_averaging_process(
   availability: bool = False,
   client_costs: bool = False,
   pool_weight: Optional[float] = None,
-  reveal_norms: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds Federated Averaging with client sampling (Algorithm 3).
 
@@ -85,7 +84,9 @@ def build_federated_averaging_process(
       which the client is available (float32, above 0 and at most 1).
   *   `cost`, with `client_costs=True` only: the cost c_i of sending its update
       (float32, above 0);
-  *   `scale`, with `pool_weight` only: its scale s_i (float32, above 0).
+  *   `scale`, with `pool_weight` only: its scale s_i (float32, above 0);
+  *   `place`, only if `sampling` is a `ClientSamplingFactory` with
+      `reveal_clients=True`: its number in the cohort (float32).
 
   It returns the new state and an `OrderedDict` of metrics, at `SERVER`:
 
@@ -94,8 +95,7 @@ def build_federated_averaging_process(
       or not; NaN if there are none. Clients that are not available do not
       train, and are left out;
   *   `num_examples` (int64): the examples of the clients that train;
-  *   `aggregator`: the measurements of the aggregation process;
-  *   `client_norms`, with `reveal_norms=True` only: see there.
+  *   `aggregator`: the measurements of the aggregation process.
 
   Args:
     model: The model. Its loss is taken as a mean over the batch. Its
@@ -135,12 +135,6 @@ def build_federated_averaging_process(
       `tff_ocs.ClientSamplingFactory.create_for_pool`. A function
       `client_weighting` is given no `loss`. At most one of `availability`,
       `client_costs` and `pool_weight` can be given.
-    reveal_norms: Whether the server sees the norm ||U_i|| of each client of the
-      cohort, with its place, as `tff_ocs.cohorts.CohortSampler.observe` needs
-      them. Then the data of each client has a `place` (float32), its number in
-      the cohort, and `client_norms` is a float32 array of shape [n, 2] with a
-      place and a norm in each row, in any order. The norm of an update that is
-      not finite is 0.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -180,7 +174,6 @@ def build_federated_averaging_process(
     ),
     client_weighting,
     scalar_sum_factory,
-    reveal_norms,
   )
 
 
@@ -389,6 +382,32 @@ class _AggregationForPool(_SeededAggregation):
     return collections.OrderedDict(coin_seed=coin_seed, scale=client['scale'])
 
 
+class _AggregationWithPlaces(_Aggregation):
+  """Any of these, for clients that know their number in the cohort."""
+
+  def __init__(self, aggregation):
+    super().__init__(aggregation.factory)
+    self._aggregation = aggregation
+    self.client_spec = collections.OrderedDict(
+      aggregation.client_spec, place=tf.TensorSpec([], tf.float32)
+    )
+    self.input_types = collections.OrderedDict(
+      aggregation.input_types, place=coins.PLACE_TYPE
+    )
+    self.weight_may_depend_on_loss = aggregation.weight_may_depend_on_loss
+
+  def create(self, update_type):
+    return self._aggregation.create(update_type)
+
+  def trains(self, client):
+    return self._aggregation.trains(client)
+
+  def inputs(self, client, coin_seed):
+    return collections.OrderedDict(
+      self._aggregation.inputs(client, coin_seed), place=client['place']
+    )
+
+
 def _choose_aggregation(
   sampling,
   scalar_sum_factory,
@@ -415,13 +434,16 @@ def _choose_aggregation(
       f' tff.aggregators.WeightedAggregationFactory, found {sampling!r}.'
     )
   if isinstance(sampling, aggregator_lib.ClientSamplingFactory):
+    aggregation = _SeededAggregation(sampling)
     if availability:
-      return _AggregationWithAvailability(sampling)
+      aggregation = _AggregationWithAvailability(sampling)
     if client_costs:
-      return _AggregationWithCosts(sampling)
+      aggregation = _AggregationWithCosts(sampling)
     if pool_weight is not None:
-      return _AggregationForPool(sampling, pool_weight)
-    return _SeededAggregation(sampling)
+      aggregation = _AggregationForPool(sampling, pool_weight)
+    if sampling.reveals_clients:
+      aggregation = _AggregationWithPlaces(aggregation)
+    return aggregation
   if given:
     raise TypeError(
       f'{given[0]} needs, as sampling, a scheme or a'
@@ -514,7 +536,6 @@ def _build_process(
   server_optimizer,
   client_weighting: ClientWeighting,
   scalar_sum_factory,
-  reveal_norms: bool = False,
 ) -> tff.templates.IterativeProcess:
   """Builds the process around a client's work.
 
@@ -526,7 +547,6 @@ def _build_process(
     server_optimizer: An `_Sgd` or `_AnyOptimizer`.
     client_weighting: As for the public functions.
     scalar_sum_factory: As for the public functions.
-    reveal_norms: As for `build_federated_averaging_process`.
 
   Returns:
     A `tff.templates.IterativeProcess`.
@@ -543,7 +563,6 @@ def _build_process(
     local_update,
     aggregation,
     _client_weight_fn(client_weighting, aggregation.weight_may_depend_on_loss),
-    reveal_norms,
   )
   initialize_optimizer, server_update = _server_computations(
     server_optimizer,
@@ -600,20 +619,17 @@ def _build_process(
 
     # Output preparation.
     metrics = tff.federated_map(_finalize_losses, losses.result)
-    output = collections.OrderedDict(
-      training_loss=metrics['training_loss'],
-      num_examples=metrics['num_examples'],
-      aggregator=aggregate.measurements,
-    )
-    if reveal_norms:
-      output['client_norms'] = schemes.collect(
-        of_clients['feedback'], 'place', 'norm'
-      )
     return (
       tff.federated_map(
         pack_state, (weights, aggregate.state, optimizer_state)
       ),
-      tff.federated_zip(output),
+      tff.federated_zip(
+        collections.OrderedDict(
+          training_loss=metrics['training_loss'],
+          num_examples=metrics['num_examples'],
+          aggregator=aggregate.measurements,
+        )
+      ),
     )
 
   return tff.templates.IterativeProcess(initialize, next_fn)
@@ -642,7 +658,6 @@ def _client_computation(
   local_update,
   aggregation: _Aggregation,
   client_weight,
-  reveal_norms: bool,
 ):
   """Returns the computation of a client's round, from weights and its data."""
   x_spec, y_spec = model.input_spec
@@ -652,7 +667,6 @@ def _client_computation(
       y=y_spec,
       seed=tf.TensorSpec([2], tf.int64),
       **aggregation.client_spec,
-      **({'place': tf.TensorSpec([], tf.float32)} if reveal_norms else {}),
     )
   )
 
@@ -666,7 +680,7 @@ def _client_computation(
     )
     update, losses, num_losses = local_update(weights, examples, shuffle_seed)
     is_finite = tf.math.is_finite(losses)
-    of_client = collections.OrderedDict(
+    return collections.OrderedDict(
       update=update,
       weight=client_weight(_num_examples(client['y']), losses / num_losses),
       losses=collections.OrderedDict(
@@ -676,14 +690,6 @@ def _client_computation(
       ),
       **aggregation.inputs(client, coin_seed),
     )
-    if reveal_norms:
-      norm = tf.cast(tf.linalg.global_norm(tf.nest.flatten(update)), tf.float32)
-      of_client['feedback'] = collections.OrderedDict(
-        place=client['place'],
-        norm=tf.where(tf.math.is_finite(norm), norm, 0.0),
-        available=tf.constant(True),
-      )
-    return of_client
 
   return client_update
 
