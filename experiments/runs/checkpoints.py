@@ -1,8 +1,9 @@
 """Checkpoints of a run, in TFF's `FileProgramStateManager`.
 
-A run is a function of its settings, the server's state and the number of the
-round, since cohorts, shuffles and coins follow from the seed and that number.
-So a checkpoint holds the state, with the bits sent so far, for a round.
+A run is a function of its settings, the server's state, what a cohort sampler
+has learned, and the number of the round, since shuffles and coins follow from
+the seed and that number. So a checkpoint holds these, with the bits sent so
+far, for a round.
 """
 
 import asyncio
@@ -31,10 +32,13 @@ class Progress(NamedTuple):
   Attributes:
     state: The state of the training process.
     cumulative_uplink_bits: The bits sent so far.
+    memory: What else the run remembers, arrays by name: the state of a cohort
+      sampler and the counts of participations.
   """
 
   state: Any
   cumulative_uplink_bits: int
+  memory: Any = ()
 
 
 class Checkpoints:

@@ -11,6 +11,7 @@ from absl import logging
 
 import tff_ocs
 from experiments.runs import availability as availability_lib
+from experiments.runs import cohorts
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from experiments.runs import run_progress
@@ -102,7 +103,16 @@ def _run(folder, settings, values, load_task, availability):
   task.train.keep_all()
   _report(f'Data: {task.data_name}')
   training.check_cohort(task, values.clients_per_round)
-  process = _build_process(values, task.model, settings['client_learning_rate'])
+  client_weights = dict(task.train.num_examples)
+  if values.client_weighting == 'uniform':
+    client_weights = dict.fromkeys(client_weights, 1)
+  source = _build_source(values, task, client_weights, q_of_client)
+  process = _build_process(
+    values,
+    task.model,
+    settings['client_learning_rate'],
+    pool_weight=source.known_weight,
+  )
   with contextlib.suppress(forms.FormError):  # Of more than one round trip.
     process = forms.fuse(process)
   with _use_worker(values.worker_address):
@@ -115,16 +125,14 @@ def _run(folder, settings, values, load_task, availability):
     training.train(
       task=task,
       process=process,
-      clients_per_round=values.clients_per_round,
+      source=source,
       expected_clients=values.expected_clients,
       known_weight=_choose_known_weight(values),
       total_rounds=values.total_rounds,
       rounds_per_eval=values.rounds_per_eval,
       rounds_per_checkpoint=values.rounds_per_checkpoint,
-      seed=values.seed,
       folder=folder,
       name=values.sampling,
-      availability=q_of_client,
     )
 
 
@@ -190,11 +198,36 @@ def _build_compressor(values):
   )
 
 
-def _build_process(values, model, learning_rate):
+def _build_source(values, task, client_weights, q_of_client):
+  """The source of the cohorts."""
+  if values.cohort_sampler == 'none':
+    return cohorts.UniformSource(
+      task, values.seed, values.clients_per_round, availability=q_of_client
+    )
+  sampler = cohorts.build_sampler(
+    values.cohort_sampler,
+    client_weights,
+    clients_per_round=values.clients_per_round,
+    num_candidates=values.num_candidates,
+    seed=values.seed,
+    total_rounds=values.total_rounds,
+  )
+  evaluate = task_lib.build_evaluator(task.model)
+  return cohorts.SamplerSource(
+    task,
+    values.seed,
+    sampler,
+    client_weights,
+    lambda weights, i: evaluate(weights, task.train.examples(i)).loss,
+  )
+
+
+def _build_process(values, model, learning_rate, pool_weight):
   sampling = tff_ocs.ClientSamplingFactory(
     _build_scheme(values),
     value_sum_factory=_build_compressor(values),
     measure_norms=True,
+    reveal_clients=pool_weight is not None,
   )
   common = dict(
     batch_size=values.batch_size,
@@ -213,6 +246,7 @@ def _build_process(values, model, learning_rate):
     client_learning_rate=learning_rate,
     server_learning_rate=values.server_learning_rate,
     client_epochs=values.client_epochs,
+    pool_weight=pool_weight,
     **common,
   )
 

@@ -29,6 +29,7 @@ _FLAGS_OF_STEP_SIZE = (
   'client_epochs',
   'client_weighting',
   'clients_per_round',
+  'cohort_sampler',
   'compression',
   'expected_clients',
   'server_learning_rate',
@@ -41,6 +42,7 @@ _FLAGS_IN_NAMES = (
   'compression',
   'client_weighting',
   'cohort_weight',
+  'cohort_sampler',
 )
 
 
@@ -128,6 +130,32 @@ def _define_sampling(define):
     ['known', 'unknown'],
     'With --sampling=threshold: whether the server knows the total weight of a'
     ' cohort before the round, and so takes it into account.',
+  )
+  define.enum(
+    'cohort_sampler',
+    'none',
+    [
+      'none',
+      'uniform',
+      'multinomial',
+      'clustered',
+      'power_of_choice',
+      'osmd',
+      'kvib',
+    ],
+    'How the cohorts are drawn from the pool, see tff_ocs.cohorts: uniformly,'
+    ' and their updates are divided by the weight of the cohort (none); or by a'
+    ' sampler whose aggregate is divided by the weight of the pool. With a'
+    ' sampler, --clients_per_round is its number of draws, and --sampling acts'
+    ' on the clients that it has drawn.',
+  )
+  define.integer(
+    'num_candidates',
+    None,
+    'd, the number of clients that report their loss, with'
+    ' --cohort_sampler=power_of_choice. If not given, 3 times'
+    ' --clients_per_round.',
+    lower_bound=1,
   )
   define.string(
     'availability',
@@ -327,6 +355,24 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
     raise SettingError(
       '--cohort_weight=unknown needs --sampling=threshold, found'
       f' --sampling={values.sampling}: no other sampling uses it.'
+    )
+  if values.cohort_sampler != 'none':
+    if values.availability is not None:
+      raise SettingError(
+        f'--cohort_sampler={values.cohort_sampler} cannot be combined with'
+        f' --availability={values.availability}.'
+      )
+    if values.algorithm == 'dsgd':
+      raise SettingError(
+        f'--cohort_sampler={values.cohort_sampler} needs --algorithm=fedavg.'
+      )
+  if values.num_candidates is not None and (
+    values.cohort_sampler != 'power_of_choice'
+  ):
+    raise SettingError(
+      f'--num_candidates={values.num_candidates} needs'
+      ' --cohort_sampler=power_of_choice, found'
+      f' --cohort_sampler={values.cohort_sampler}.'
     )
   if values.algorithm == 'dsgd':
     for name in ('client_epochs', 'server_learning_rate'):

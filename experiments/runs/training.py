@@ -15,10 +15,10 @@ from absl import logging
 
 import tff_ocs
 from experiments.runs import checkpoints
+from experiments.runs import cohorts
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from tff_ocs import probabilities
-from tff_ocs import simple_fedavg
 from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
 
@@ -37,28 +37,24 @@ def train(
   *,
   task: task_lib.Task,
   process: tff.templates.IterativeProcess,
-  clients_per_round: int,
+  source: cohorts.Source,
   expected_clients: float,
   known_weight: Optional[Callable[[Mapping], float]],
   total_rounds: int,
   rounds_per_eval: int,
   rounds_per_checkpoint: int,
-  seed: int,
   folder: run_folder.RunFolder,
   name: str,
-  availability: Optional[Mapping[str, float]] = None,
 ) -> None:
   """Trains, and writes the metrics and the final weights.
-
-  The cohorts are drawn uniformly without replacement. They, the clients'
-  shuffles and their coins depend on `seed` and the round only, so that methods
-  under comparison share them.
 
   Args:
     task: The task to train on.
     process: A process as that of `tff_ocs.build_federated_averaging_process`
       with a `tff_ocs.ClientSamplingFactory` that measures norms.
-    clients_per_round: The size n of the cohort.
+    source: The cohorts. Uniform cohorts, the clients' shuffles and their coins
+      depend on the seed and the round only, so that methods under comparison
+      share them.
     expected_clients: The m of the improvement factors.
     known_weight: If the process has threshold sampling, and the server knows
       the weight of a client before the round: a function from the client's data
@@ -68,20 +64,18 @@ def train(
       number, from 0, is divisible by it, and after the last.
     rounds_per_checkpoint: The number of rounds from one checkpoint to the next;
       none is saved after the last round, which the final weights follow.
-    seed: The experiment's seed.
     folder: The run's folder, started. The run continues from its last
       checkpoint.
     name: The name of the run in the progress bar.
-    availability: For a process with availability: the probability q_i of each
-      client, by its id.
 
   Raises:
     OSError: If the folder cannot be written to.
     WorkerError: If the worker cannot be started or keeps dying.
   """
-  cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
   evaluate = task_lib.build_evaluation(task.model, task.test)
-  state, cumulative_bits, first_round = _start_or_resume(process, folder)
+  state, cumulative_bits, first_round = _start_or_resume(
+    process, folder, source
+  )
   # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
   gc.freeze()
@@ -96,13 +90,22 @@ def train(
   )
   for round_num in rounds:
     start = time.monotonic()
-    cohort = cohort_of(round_num)
+    cohort = source.draw(round_num, state.weights)
     if known_weight is not None:
-      state = tff_ocs.set_cohort_weight(state, sum(map(known_weight, cohort)))
-    state, output = process.next(state, cohort)
+      state = tff_ocs.set_cohort_weight(
+        state, source.known_weight or sum(map(known_weight, cohort.data))
+      )
+    state, output = process.next(state, cohort.data)
     seconds = time.monotonic() - start
-    cumulative_bits += int(output['aggregator']['uplink_bits'])
     metrics = _metrics_of_round(output, expected_clients)
+    if 'clients' in output['aggregator']:
+      rows = output['aggregator']['clients']
+      rows = rows[np.argsort(rows[:, 0])]
+      metrics['uplink_bits'] += source.observe(round_num, cohort, rows)
+    metrics['candidate_examples'] = sum(
+      task.train.num_examples[i] for i in cohort.candidates
+    )
+    cumulative_bits += metrics['uplink_bits']
     metrics['cumulative_uplink_bits'] = cumulative_bits
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
@@ -120,7 +123,8 @@ def train(
     is_last = round_num == total_rounds - 1
     if (round_num + 1) % rounds_per_checkpoint == 0 and not is_last:
       folder.checkpoints.save(
-        checkpoints.Progress(state, cumulative_bits), round_num
+        checkpoints.Progress(state, cumulative_bits, source.state or ()),
+        round_num,
       )
       # Saving leaves graphs with cycles, each with a copy of the weights.
       gc.collect()
@@ -128,14 +132,16 @@ def train(
   folder.finish(state.weights)
 
 
-def _start_or_resume(process, folder):
+def _start_or_resume(process, folder, source):
   """The state, the bits sent so far and the number of the next round."""
   state = process.initialize()
   progress, next_round = folder.checkpoints.load_latest(
-    checkpoints.Progress(state, 0)
+    checkpoints.Progress(state, 0, source.state or ())
   )
   if progress is None:
     return state, 0, 0
+  if source.state:
+    source.restore(progress.memory)
   logging.info('Going on from the checkpoint, with round %d.', next_round)
   return progress.state, int(progress.cumulative_uplink_bits), next_round
 
@@ -188,36 +194,3 @@ def _metrics_of_round(
     )
   metrics['cohort_examples'] = int(output['num_examples'])
   return metrics
-
-
-def _build_cohorts(
-  task: task_lib.Task,
-  clients_per_round: int,
-  seed: int,
-  availability: Optional[Mapping[str, float]],
-) -> Callable[[int], list]:
-  """A function from the round to the data of its cohort."""
-  draw = tff.simulation.build_uniform_sampling_fn(
-    task.train.client_ids, replace=False, random_seed=seed
-  )
-
-  def client(client_id, round_num):
-    examples = task.train.examples(client_id)
-    data = {
-      'x': examples.x,
-      'y': examples.y,
-      'seed': simple_fedavg.client_seed(seed, round_num, client_id),
-    }
-    if availability is not None:
-      data['availability'] = np.float32(availability[client_id])
-    return data
-
-  def cohort_of(round_num):
-    # The largest client first, so that no core waits for it at the end.
-    client_ids = sorted(
-      draw(round_num, clients_per_round),
-      key=lambda client_id: (-task.train.num_examples[client_id], client_id),
-    )
-    return [client(client_id, round_num) for client_id in client_ids]
-
-  return cohort_of

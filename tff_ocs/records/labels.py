@@ -17,6 +17,15 @@ SAMPLINGS = {
   'aocs': 'AOCS',
   'threshold': 'one round trip',
 }
+# In the order of legends and tables.
+COHORT_SAMPLERS = {
+  'uniform': 'uniform cohorts',
+  'multinomial': 'MD',
+  'clustered': 'clustered',
+  'power_of_choice': 'Power-of-Choice',
+  'osmd': 'OSMD',
+  'kvib': 'K-Vib',
+}
 # In the order of legends and tables, with the setting that sets the degree.
 COMPRESSIONS = {
   'none': None,
@@ -69,6 +78,27 @@ def method_label(
   if compression is not None:
     parts.append(compression)
   return ', '.join(parts)
+
+
+def sampler_label(
+  cohort_sampler: str, clients_per_round: int, method: str
+) -> str:
+  """The name of a method with a cohort sampler, for example 'MD, n=3'.
+
+  Args:
+    cohort_sampler: As of `--cohort_sampler`, but not 'none'.
+    clients_per_round: n.
+    method: The name of the method with the cohorts as given; full participation
+      is not named.
+
+  Returns:
+    The name.
+  """
+  name = COHORT_SAMPLERS.get(cohort_sampler, cohort_sampler)
+  label = f'{name}, n={clients_per_round}'
+  full = SAMPLINGS['full']
+  rest = method[len(full) :] if method.startswith(full) else f' + {method}'
+  return label + rest
 
 
 def experiment_label(config: Mapping[str, Any]) -> Optional[str]:

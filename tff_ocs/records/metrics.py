@@ -80,6 +80,13 @@ COLUMNS = {
   'cohort_examples': Column(
     'examples', 'The training examples of the clients that trained.'
   ),
+  'candidate_examples': Column(
+    'examples',
+    'The training examples on which candidates computed their loss before the'
+    ' round, one forward pass each; 0 unless'
+    ' `--cohort_sampler=power_of_choice`. The column is missing in records of'
+    ' early versions.',
+  ),
   'uplink_bits': Column(
     'bits',
     'The bits that the clients sent to the server in the round: the updates and'

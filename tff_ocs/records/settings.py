@@ -64,10 +64,13 @@ class Settings:
     client_weighting: 'num_examples' or 'uniform'.
     cohort_weight: 'known' if threshold sampling is given the total weight of
       each cohort, otherwise 'unknown'.
+    cohort_sampler: The sampler of the cohorts; 'none' for uniform cohorts that
+      are divided by their own weight.
     compression: How updates are compressed; 'none' if they are not.
     data_name: The value of --data_name.
     dithering_bits: The bits an entry with compression 'dithering'.
     holdout_fraction: The fraction of clients held out to validate on.
+    num_candidates: The number of candidates of 'power_of_choice'.
     random_k_fraction: The fraction of entries sent with 'random_k'.
     uniform_skips_silent_clients: Whether clients that do not send were not
       trained.
@@ -90,11 +93,13 @@ class Settings:
   algorithm: str = 'fedavg'
   availability: Union[float, str, None] = None
   client_weighting: str = 'num_examples'
+  cohort_sampler: str = 'none'
   cohort_weight: str = 'known'
   compression: str = 'none'
   data_name: Optional[str] = None
   dithering_bits: int = 4
   holdout_fraction: Optional[float] = None
+  num_candidates: Optional[int] = None
   random_k_fraction: float = 0.1
   uniform_skips_silent_clients: bool = False
   validation_subset: Optional[int] = None
@@ -153,6 +158,10 @@ class Settings:
     )
     if settings.cohort_weight == 'unknown':
       label += ', unknown weight'
+    if settings.cohort_sampler != 'none':
+      label = labels.sampler_label(
+        settings.cohort_sampler, settings.clients_per_round, label
+      )
     return dataclasses.replace(settings, method=label)
 
   def to_json(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A task combines the data, the model and the loss of an experiment."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -160,9 +161,31 @@ def build_evaluation(
     ValueError: If there are no examples, `batch_size` is below 1, or the labels
       do not have the shape that `Task` describes.
   """
-  num_examples = len(examples.y)
-  if num_examples == 0:
+  if len(examples.y) == 0:
     raise ValueError('examples must hold at least one example, found none.')
+  evaluate = build_evaluator(model, batch_size=batch_size)
+  return lambda model_weights: evaluate(model_weights, examples)
+
+
+def build_evaluator(
+  model: tff.learning.models.FunctionalModel, *, batch_size: int = 1000
+) -> Callable[
+  [tff.learning.models.ModelWeights, client_data.Examples], Evaluation
+]:
+  """Builds a function that evaluates weights on any examples, as each client's.
+
+  Args:
+    model: The model, see `Task`.
+    batch_size: The number of examples in a batch, at least 1.
+
+  Returns:
+    A function from `tff.learning.models.ModelWeights` and `Examples` to
+    `Evaluation`, which is NaN without examples.
+
+  Raises:
+    ValueError: If `batch_size` is below 1, or the labels do not have the shape
+      that `Task` describes.
+  """
   arguments.check_integer('batch_size', batch_size)
 
   # In a graph of its own, since Keras models of TFF work in graphs only.
@@ -184,7 +207,10 @@ def build_evaluation(
     results = tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
   session = tf.compat.v1.Session(graph=graph)
 
-  def evaluate(model_weights):
+  def evaluate(model_weights, examples):
+    num_examples = len(examples.y)
+    if num_examples == 0:
+      return Evaluation(math.nan, math.nan)
     feed = dict(
       zip(
         tf.nest.flatten(weights),

@@ -1,0 +1,131 @@
+"""Tests of runs whose cohorts a sampler draws, on a small linear task."""
+
+import numpy as np
+import pytest
+
+from tests.experiments import linear
+from tff_ocs import cohorts
+from tff_ocs.records import labels
+
+SAMPLERS = tuple(labels.COHORT_SAMPLERS)
+M = 3
+FLAGS = (
+  '--sampling=full',
+  f'--clients_per_round={M}',
+  '--client_learning_rate=0.125',
+  '--seed=7',
+)
+
+
+@pytest.fixture(scope='session')
+def by_sampler(tmp_path_factory):
+  """A finished run with each sampler, with the same seed and step size."""
+  return {
+    sampler: linear.run_and_read(
+      tmp_path_factory.mktemp(sampler), f'--cohort_sampler={sampler}', *FLAGS
+    )
+    for sampler in SAMPLERS
+  }
+
+
+def test_all_drawn_clients_send_and_all_bits_are_counted(by_sampler):
+  for name, result in by_sampler.items():
+    metrics = result.metrics
+    participants = metrics['participants']
+    np.testing.assert_array_equal(participants, metrics['available'])
+    scalars = {'osmd': participants, 'kvib': participants}.get(name, 0)
+    if name == 'power_of_choice':
+      scalars = 3 * M
+      assert (metrics['candidate_examples'] >= 3 * M * 5).all()
+    else:
+      assert (metrics['candidate_examples'] == 0).all()
+    np.testing.assert_array_equal(
+      metrics['uplink_bits'],
+      32 * (participants * linear.NUM_PARAMETERS + scalars),
+    )
+    if name in ('uniform', 'power_of_choice'):
+      assert (participants == M).all()
+    elif name != 'kvib':
+      assert (participants <= M).all()
+    # A round in which nobody was drawn has no loss.
+    assert ((metrics['training_loss'] < 3) | (participants == 0)).all()
+
+
+def test_methods_have_the_names_of_their_samplers(by_sampler):
+  names = [run.settings.method for run in by_sampler.values()]
+  assert names == [
+    'uniform cohorts, n=3',
+    'MD, n=3',
+    'clustered, n=3',
+    'Power-of-Choice, n=3',
+    'OSMD, n=3',
+    'K-Vib, n=3',
+  ]
+
+
+def test_cohorts_are_those_of_the_sampler(by_sampler):
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  sizes = task.train.num_examples
+  sampler = cohorts.ClusteredCohorts(sizes, M, 7)
+  for round_num, examples in enumerate(
+    by_sampler['clustered'].metrics['cohort_examples']
+  ):
+    drawn = sampler.sample(round_num).client_ids
+    assert examples == sum(sizes[i] for i in drawn)
+
+
+@pytest.mark.parametrize('sampler', ['osmd', 'kvib'])
+def test_killed_run_of_a_sampler_that_learns_continues_to_the_same_bits(
+  sampler, tmp_path
+):
+  flags = (f'--cohort_sampler={sampler}', '--sampling=full')
+  whole = linear.Run(tmp_path / 'whole', *flags)
+  killed = linear.Run(tmp_path / 'killed', *flags)
+  killed.kill_when(lambda: linear.num_rounds(killed.folder) >= 12)
+  assert linear.saved_checkpoints(killed.folder)
+  status, output = linear.finish(tmp_path / 'killed', *flags)
+  assert status == 0, output
+  assert whole.finish()[0] == 0
+  assert linear.read_results(killed.folder) == linear.read_results(whole.folder)
+
+
+def test_sampler_and_scheme_combine(tmp_path):
+  result = linear.run_and_read(
+    tmp_path,
+    '--cohort_sampler=multinomial',
+    '--clients_per_round=8',
+    '--expected_clients=2',
+    '--sampling=threshold',
+    '--client_learning_rate=0.125',
+  )
+  assert result.settings.method == 'MD, n=8 + one round trip, m=2'
+  metrics = result.metrics
+  assert (metrics['available'] > 3).all()
+  assert (metrics['participants'] < metrics['available']).all()
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (
+      ['--cohort_sampler=osmd', '--availability=0.5'],
+      'cannot be combined with --availability=0.5',
+    ),
+    (
+      ['--cohort_sampler=osmd', '--algorithm=dsgd'],
+      'needs --algorithm=fedavg',
+    ),
+    (
+      ['--num_candidates=5'],
+      'needs --cohort_sampler=power_of_choice',
+    ),
+    (
+      ['--cohort_sampler=power_of_choice', '--num_candidates=21'],
+      r'--num_candidates=21: .* at most the 20 clients',
+    ),
+  ],
+)
+def test_flags_that_contradict_each_other(flags, message, tmp_path):
+  with pytest.raises(SystemExit, match=message):
+    linear.run(*linear.SMALL, f'--output_dir={tmp_path}', *flags)
+  assert not list(tmp_path.iterdir())
