@@ -58,7 +58,7 @@ def _outcomes(name, sampler, monkeypatch):
     sets = list(itertools.combinations(range(5), 2))
     for places in sets:
       monkeypatch.setattr(
-        sampler, '_draw', lambda r, places=places: np.array(places)
+        sampler, 'draw', lambda r, places=places: np.array(places)
       )
       yield 1 / len(sets), sampler.sample(0)
     return
@@ -71,7 +71,7 @@ def _outcomes(name, sampler, monkeypatch):
   for outcome in itertools.product(*cells):
     numbers = [number for _, number in outcome]
     monkeypatch.setattr(
-      sampler, '_generator', lambda r, n=numbers: _Uniforms(n)
+      sampler, 'generator', lambda r, n=numbers: _Uniforms(n)
     )
     yield math.prod(p for p, _ in outcome), sampler.sample(0)
 
@@ -231,7 +231,7 @@ def test_a_draw_of_a_bin_is_one_of_its_clients():
   sampler = cohorts.ClusteredCohorts(WEIGHTS, 3, 0)
   inside = sampler.bins() > 0
   for round_num in range(200):
-    for k, place in enumerate(sampler._draw(round_num)):
+    for k, place in enumerate(sampler.draw(round_num)):
       assert inside[k, place]
 
 
@@ -379,7 +379,7 @@ def test_osmd_estimates_the_gradient_without_bias(monkeypatch):
   for draws in itertools.product(range(5), repeat=k):
     sampler = cohorts.OsmdCohorts(WEIGHTS, k, 0, eta=eta, alpha=0.1)
     sampler.restore({'p': p, 'eta': np.asarray(eta)})
-    monkeypatch.setattr(sampler, '_draw', lambda r, d=draws: np.array(d))
+    monkeypatch.setattr(sampler, 'draw', lambda r, d=draws: np.array(d))
     cohort = sampler.sample(0)
     places = [NAMES.index(i) for i in cohort.client_ids]
     sampler.observe(0, cohort.client_ids, np.abs(VALUES[places]))
@@ -397,7 +397,7 @@ def test_osmd_counts_a_client_that_is_drawn_twice_twice(monkeypatch):
   sampler = cohorts.OsmdCohorts(
     dict.fromkeys(NAMES, 1), 2, 0, eta=1.0, alpha=0.1
   )
-  monkeypatch.setattr(sampler, '_draw', lambda r: np.array([1, 1]))
+  monkeypatch.setattr(sampler, 'draw', lambda r: np.array([1, 1]))
   sampler.observe(0, ['b'], [1.0])
   grown = 0.2 * math.exp(2 * 0.04 / (4 * 0.2**3))
   assert sampler.expected_draws()[1] / 2 == pytest.approx(grown / (0.8 + grown))

@@ -54,7 +54,7 @@ def test_mean_over_all_cohorts_is_that_of_the_pool(monkeypatch):
   means = []
   for places in itertools.combinations(range(4), 2):
     monkeypatch.setattr(
-      sampler, '_draw', lambda r, places=places: np.array(places)
+      sampler, 'draw', lambda r, places=places: np.array(places)
     )
     means.append(aggregate('full', sampler.sample(0)).result)
   np.testing.assert_allclose(np.mean(means, axis=0), POOL_MEAN, rtol=1e-5)
@@ -63,7 +63,7 @@ def test_mean_over_all_cohorts_is_that_of_the_pool(monkeypatch):
 
 def test_a_client_that_is_drawn_twice_counts_twice(monkeypatch):
   sampler = cohorts.MultinomialCohorts(POOL, 3, 0)
-  monkeypatch.setattr(sampler, '_draw', lambda r: np.array([2, 0, 2]))
+  monkeypatch.setattr(sampler, 'draw', lambda r: np.array([2, 0, 2]))
   output = aggregate('full', sampler.sample(0))
   np.testing.assert_allclose(
     output.result, (UPDATES['a'] + 2 * UPDATES['c']) / 3, rtol=1e-6

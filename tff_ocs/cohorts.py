@@ -127,8 +127,16 @@ class CohortSampler(abc.ABC):
     """
 
   @abc.abstractmethod
-  def _draw(self, round_num: int) -> np.ndarray:
-    """Returns the places in `client_ids` of a round's draws."""
+  def draw(self, round_num: int) -> np.ndarray:
+    """Draws a round's clients.
+
+    Args:
+      round_num: The number of the round, at least 0.
+
+    Returns:
+      The places in `client_ids` of the draws, integers of shape [number of
+      draws]: a function of the seed, the round and the state alone.
+    """
 
   def candidates(self, round_num: int) -> tuple[str, ...]:
     """Returns the clients whose losses `sample` needs in a round.
@@ -161,7 +169,7 @@ class CohortSampler(abc.ABC):
       raise ValueError(
         f'{type(self).__name__} takes no losses, found {len(losses)}.'
       )
-    places, counts = np.unique(self._draw(round_num), return_counts=True)
+    places, counts = np.unique(self.draw(round_num), return_counts=True)
     pi = self.expected_draws()[places]
     return Cohort(self._ids(places), pi, counts / pi)
 
@@ -205,7 +213,8 @@ class CohortSampler(abc.ABC):
         f'state must have arrays of the shapes {expected}, found {found}.'
       )
 
-  def _generator(self, round_num: int) -> np.random.Generator:
+  def generator(self, round_num: int) -> np.random.Generator:
+    """Returns the generator of a round's draws, for `draw`."""
     return np.random.default_rng([self._seed, round_num])
 
   def _ids(self, places) -> tuple[str, ...]:
@@ -213,7 +222,7 @@ class CohortSampler(abc.ABC):
 
   def _observed(self, round_num, client_ids, norms):
     """Checks an observation; returns places, draws and a_i = (lambda_i g)^2."""
-    places, counts = np.unique(self._draw(round_num), return_counts=True)
+    places, counts = np.unique(self.draw(round_num), return_counts=True)
     if tuple(client_ids) != self._ids(places):
       raise ValueError(
         f'client_ids must be the cohort of round {round_num} in the state of'
@@ -246,7 +255,7 @@ class UniformCohorts(CohortSampler):
     num_clients = len(self.client_ids)
     return np.full(num_clients, self._num_draws / num_clients)
 
-  def _draw(self, round_num):
+  def draw(self, round_num):
     # A Lehmer generator seeds the round's generator, as in TFF.
     modulus = 2**31 - 1
     start = int(np.random.RandomState(self._seed).randint(1, modulus - 1))
@@ -269,8 +278,8 @@ class MultinomialCohorts(CohortSampler):
   def expected_draws(self):
     return self._num_draws * self.shares
 
-  def _draw(self, round_num):
-    points = self._generator(round_num).random(self._num_draws)
+  def draw(self, round_num):
+    points = self.generator(round_num).random(self._num_draws)
     return _clients_at(points, self._weights)
 
 
@@ -306,9 +315,9 @@ class ClusteredCohorts(CohortSampler):
     bins[:, order] = np.diff(filled, axis=1)
     return bins
 
-  def _draw(self, round_num):
+  def draw(self, round_num):
     order = self._order()
-    points = self._generator(round_num).random(self._num_draws)
+    points = self.generator(round_num).random(self._num_draws)
     points = (np.arange(self._num_draws) + points) / self._num_draws
     return order[_clients_at(points, self._weights[order])]
 
@@ -372,17 +381,17 @@ class PowerOfChoiceCohorts(CohortSampler):
 
   def candidates(self, round_num):
     round_num = arguments.check_integer('round_num', round_num, 0)
-    return self._ids(self._draw(round_num))
+    return self._ids(self.draw(round_num))
 
   def sample(self, round_num, losses=()):
-    places = self._draw(arguments.check_integer('round_num', round_num, 0))
+    places = self.draw(arguments.check_integer('round_num', round_num, 0))
     losses = np.asarray(losses, np.float64)
     if losses.shape != places.shape:
       raise ValueError(
         'losses must have one entry for each of the'
         f' {places.size} candidates, found the shape {losses.shape}.'
       )
-    ties = self._generator(round_num).random((2, len(self.client_ids)))[1]
+    ties = self.generator(round_num).random((2, len(self.client_ids)))[1]
     # The last key is the first that counts; NaN ranks last.
     order = np.lexsort((ties[places], -losses))
     places = np.sort(places[order[: self._num_draws]])
@@ -392,9 +401,9 @@ class PowerOfChoiceCohorts(CohortSampler):
       1 / (self._num_draws * self.shares[places]),
     )
 
-  def _draw(self, round_num):
+  def draw(self, round_num):
     # The first d arrivals of Poisson processes with the rates n_i.
-    uniform = self._generator(round_num).random((2, len(self.client_ids)))[0]
+    uniform = self.generator(round_num).random((2, len(self.client_ids)))[0]
     with np.errstate(divide='ignore'):
       arrivals = -np.log1p(-uniform) / self._weights
     arrivals[self._weights == 0] = np.inf
@@ -490,8 +499,8 @@ class OsmdCohorts(CohortSampler):
     self._p = np.array(state['p'], np.float64)
     self._eta = np.float64(state['eta'])
 
-  def _draw(self, round_num):
-    points = self._generator(round_num).random(self._num_draws)
+  def draw(self, round_num):
+    points = self.generator(round_num).random(self._num_draws)
     return _clients_at(points, self._p)
 
 
@@ -585,8 +594,8 @@ class KVibCohorts(CohortSampler):
     self._omega = np.array(state['omega'], np.float64)
     self._gamma = np.float64(state['gamma'])
 
-  def _draw(self, round_num):
-    coins = self._generator(round_num).random(len(self.client_ids))
+  def draw(self, round_num):
+    coins = self.generator(round_num).random(len(self.client_ids))
     return np.flatnonzero(coins < self.expected_draws())
 
 
