@@ -153,7 +153,8 @@ def read_outcome(step_size: float, of_seeds: Sequence[runs.Run]) -> Outcome:
     tuple(float(row['validation_loss']) for row in last),
     any(
       row['non_finite_clients'] > 0
-      or not math.isfinite(row['training_loss'])
+      # A cohort of independent coins may be empty, and has no loss.
+      or not (math.isfinite(row['training_loss']) or row.get('available') == 0)
       or not math.isfinite(row['validation_loss'])
       for row in last
     ),

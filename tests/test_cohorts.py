@@ -70,9 +70,7 @@ def _outcomes(name, sampler, monkeypatch):
     cells = [[(1 / 16, (k + 0.5) / 16) for k in range(16)]] * 2
   for outcome in itertools.product(*cells):
     numbers = [number for _, number in outcome]
-    monkeypatch.setattr(
-      sampler, 'generator', lambda r, n=numbers: _Uniforms(n)
-    )
+    monkeypatch.setattr(sampler, 'generator', lambda r, n=numbers: _Uniforms(n))
     yield math.prod(p for p, _ in outcome), sampler.sample(0)
 
 

@@ -192,7 +192,7 @@ class CohortSampler(abc.ABC):
 
   @property
   def state(self) -> dict[str, np.ndarray]:
-    """What the sampler has learned, as arrays of fixed shapes, by name."""
+    """The arrays that the sampler has learned, of fixed shapes, by name."""
     return {}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:

@@ -38,6 +38,16 @@ def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
     ' Shakespeare with n = 32 or 128; CIFAR100; or all of them (paper).',
     required=True,
   )
+  define_campaign(values)
+
+
+def define_campaign(values: flags.FlagValues) -> None:
+  """Defines the flags that say where and how runs are started.
+
+  Args:
+    values: The flags to add them to.
+  """
+  define = definer.Definer(values)
   define.path(
     'output_dir', 'runs', 'The folder of the runs, and of their logs in logs/.'
   )

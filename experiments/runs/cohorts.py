@@ -79,7 +79,7 @@ class Source(abc.ABC):
 
   @property
   def state(self) -> dict[str, np.ndarray]:
-    """What was learned, for checkpoints."""
+    """The arrays that were learned, by name, for checkpoints."""
     return {}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:

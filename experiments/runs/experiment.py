@@ -5,13 +5,17 @@ import pathlib
 import sys
 import warnings
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 from absl import logging
 
 import tff_ocs
 from experiments.runs import availability as availability_lib
+from experiments.runs import client_record
 from experiments.runs import cohorts
+from experiments.runs import devices
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from experiments.runs import run_progress
@@ -113,6 +117,7 @@ def _run(folder, settings, values, load_task, availability):
     settings['client_learning_rate'],
     pool_weight=source.known_weight,
   )
+  record = _build_client_record(values, task)
   with contextlib.suppress(forms.FormError):  # Of more than one round trip.
     process = forms.fuse(process)
   with _use_worker(values.worker_address):
@@ -133,6 +138,8 @@ def _run(folder, settings, values, load_task, availability):
       rounds_per_checkpoint=values.rounds_per_checkpoint,
       folder=folder,
       name=values.sampling,
+      client_record=record,
+      devices=_build_devices(values, task),
     )
 
 
@@ -198,11 +205,48 @@ def _build_compressor(values):
   )
 
 
+def _reveals_clients(values) -> bool:
+  return (
+    values.cohort_sampler != 'none'
+    or values.evaluate_clients
+    or values.simulate_devices
+  )
+
+
+def _build_devices(values, task):
+  if not values.simulate_devices:
+    return None
+  weights = tf.nest.flatten(task.model.initial_weights[0])
+  return devices.Devices(
+    {
+      name: size * values.client_epochs
+      for name, size in task.train.num_examples.items()
+    },
+    bits_per_update=32 * sum(np.size(w) for w in weights),
+  )
+
+
+def _build_client_record(values, task):
+  if not values.evaluate_clients:
+    return None
+  if task.test_by_client is None:
+    raise experiment_flags.SettingError(
+      f'--evaluate_clients needs validation examples by client, and'
+      f' {task.data_name} has none. With --holdout_fraction they are those of'
+      ' the clients held out.'
+    )
+  return client_record.ClientRecord(task, task.test_by_client)
+
+
 def _build_source(values, task, client_weights, q_of_client):
   """The source of the cohorts."""
   if values.cohort_sampler == 'none':
     return cohorts.UniformSource(
-      task, values.seed, values.clients_per_round, availability=q_of_client
+      task,
+      values.seed,
+      values.clients_per_round,
+      availability=q_of_client,
+      reveals_clients=_reveals_clients(values),
     )
   sampler = cohorts.build_sampler(
     values.cohort_sampler,
@@ -227,7 +271,7 @@ def _build_process(values, model, learning_rate, pool_weight):
     _build_scheme(values),
     value_sum_factory=_build_compressor(values),
     measure_norms=True,
-    reveal_clients=pool_weight is not None,
+    reveal_clients=_reveals_clients(values),
   )
   common = dict(
     batch_size=values.batch_size,

@@ -292,6 +292,20 @@ def _define_data(define):
     lambda value: value is None or 0 < value < 1,
     message='must lie between 0 and 1',
   )
+  define.bool(
+    'evaluate_clients',
+    False,
+    'Record single clients in clients.csv: the accuracy of the final weights on'
+    " each client's own validation examples, and how often it was drawn and"
+    ' sent. A real server would not see this.',
+  )
+  define.bool(
+    'simulate_devices',
+    False,
+    'Record how long each round would take on phones, in simulated_seconds of'
+    ' metrics.csv, see experiments/runs/devices.py. Updates count as'
+    ' uncompressed.',
+  )
 
 
 def _define_folder(define):

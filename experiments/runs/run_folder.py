@@ -7,6 +7,7 @@ It holds
 *   `metrics.csv`: one line for each round, see docs/metrics.md;
 *   `weights.npz`: the final weights, which exist once the run is finished;
 *   `checkpoints/`: while the run is not finished, see `checkpoints`;
+*   `clients.csv`: with `--evaluate_clients`, a line for each client;
 *   `events/`: the metrics for TensorBoard;
 *   `log.txt`.
 
@@ -43,7 +44,14 @@ from tff_ocs.records import weights as weights_lib
 # All that a run writes, except `config.json`: without it, the rest that an
 # interrupted removal leaves would not be recognised as a run's. The weights,
 # which mean that the run is finished, come first.
-_WRITTEN = ('weights*.npz', 'checkpoints', 'events', 'log.txt', 'metrics.*csv*')
+_WRITTEN = (
+  'weights*.npz',
+  'checkpoints',
+  'events',
+  'log.txt',
+  'metrics.*csv*',
+  'clients.*csv*',
+)
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',

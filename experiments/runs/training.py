@@ -15,10 +15,13 @@ from absl import logging
 
 import tff_ocs
 from experiments.runs import checkpoints
+from experiments.runs import client_record as client_record_lib
 from experiments.runs import cohorts
+from experiments.runs import devices as devices_lib
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from tff_ocs import probabilities
+from tff_ocs.records import clients
 from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
 
@@ -45,6 +48,8 @@ def train(
   rounds_per_checkpoint: int,
   folder: run_folder.RunFolder,
   name: str,
+  client_record: Optional[client_record_lib.ClientRecord] = None,
+  devices: Optional[devices_lib.Devices] = None,
 ) -> None:
   """Trains, and writes the metrics and the final weights.
 
@@ -66,15 +71,20 @@ def train(
       none is saved after the last round, which the final weights follow.
     folder: The run's folder, started. The run continues from its last
       checkpoint.
-    name: The name of the run in the progress bar.
+    name: The sampling, the name of the run in the progress bar.
+    client_record: Where single clients are recorded, for a process that reveals
+      them.
+    devices: The clients' devices, whose time is recorded, for a process that
+      reveals its clients.
 
   Raises:
     OSError: If the folder cannot be written to.
     WorkerError: If the worker cannot be started or keeps dying.
   """
   evaluate = task_lib.build_evaluation(task.model, task.test)
+  memories = [source, *([client_record] if client_record else [])]
   state, cumulative_bits, first_round = _start_or_resume(
-    process, folder, source
+    process, folder, memories
   )
   # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
@@ -102,6 +112,15 @@ def train(
       rows = output['aggregator']['clients']
       rows = rows[np.argsort(rows[:, 0])]
       metrics['uplink_bits'] += source.observe(round_num, cohort, rows)
+      if client_record is not None:
+        client_record.count(cohort, rows)
+      if devices is not None:
+        metrics['simulated_seconds'] = devices.round_seconds(
+          cohort.client_ids,
+          rows[:, 2] > 0,
+          exchanges=_count_exchanges(name, metrics['num_iterations']),
+          candidates=cohort.candidates,
+        )
     metrics['candidate_examples'] = sum(
       task.train.num_examples[i] for i in cohort.candidates
     )
@@ -123,25 +142,39 @@ def train(
     is_last = round_num == total_rounds - 1
     if (round_num + 1) % rounds_per_checkpoint == 0 and not is_last:
       folder.checkpoints.save(
-        checkpoints.Progress(state, cumulative_bits, source.state or ()),
+        checkpoints.Progress(state, cumulative_bits, _remember(memories)),
         round_num,
       )
       # Saving leaves graphs with cycles, each with a copy of the weights.
       gc.collect()
   gc.unfreeze()
+  if client_record is not None:
+    clients.write_clients(folder.path, client_record.tabulate(state.weights))
   folder.finish(state.weights)
 
 
-def _start_or_resume(process, folder, source):
+def _count_exchanges(sampling, num_iterations):
+  """How often clients wait for the others between training and upload."""
+  if sampling == 'ocs':
+    return 1
+  return 1 + num_iterations if sampling == 'aocs' else 0
+
+
+def _remember(memories):
+  """The states of all memories; `()` if there are none."""
+  return {k: v for memory in memories for k, v in memory.state.items()} or ()
+
+
+def _start_or_resume(process, folder, memories):
   """The state, the bits sent so far and the number of the next round."""
   state = process.initialize()
   progress, next_round = folder.checkpoints.load_latest(
-    checkpoints.Progress(state, 0, source.state or ())
+    checkpoints.Progress(state, 0, _remember(memories))
   )
   if progress is None:
     return state, 0, 0
-  if source.state:
-    source.restore(progress.memory)
+  for memory in memories:
+    memory.restore({name: progress.memory[name] for name in memory.state})
   logging.info('Going on from the checkpoint, with round %d.', next_round)
   return progress.state, int(progress.cumulative_uplink_bits), next_round
 

@@ -67,6 +67,9 @@ def load_task(*, seed, unbalanced_set):
       {f'client_{i}': draw(size) for i, size in enumerate(sizes)}
     ),
     test=draw(1000),
+    test_by_client=client_data.ArrayClientData(
+      {f'client_{i}': draw(10 if i else 0) for i in range(NUM_CLIENTS + 1)}
+    ),
   )
 
 

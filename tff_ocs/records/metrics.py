@@ -104,6 +104,11 @@ COLUMNS = {
     ' It does not include the evaluation, the checkpoints and the writing of'
     ' this file.',
   ),
+  'simulated_seconds': Column(
+    'seconds',
+    'The time that the round would take on phones, by the model of'
+    ' `experiments/runs/devices.py`. Only with `--simulate_devices`.',
+  ),
   'validation_accuracy': Column(
     'ratio in [0, 1]',
     'The fraction of the validation labels that the weights after the round'

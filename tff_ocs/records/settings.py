@@ -69,9 +69,11 @@ class Settings:
     compression: How updates are compressed; 'none' if they are not.
     data_name: The value of --data_name.
     dithering_bits: The bits an entry with compression 'dithering'.
+    evaluate_clients: Whether single clients were recorded.
     holdout_fraction: The fraction of clients held out to validate on.
     num_candidates: The number of candidates of 'power_of_choice'.
     random_k_fraction: The fraction of entries sent with 'random_k'.
+    simulate_devices: Whether the time on phones was simulated.
     uniform_skips_silent_clients: Whether clients that do not send were not
       trained.
     validation_subset: The number of validation examples used; `None` is all.
@@ -98,9 +100,11 @@ class Settings:
   compression: str = 'none'
   data_name: Optional[str] = None
   dithering_bits: int = 4
+  evaluate_clients: bool = False
   holdout_fraction: Optional[float] = None
   num_candidates: Optional[int] = None
   random_k_fraction: float = 0.1
+  simulate_devices: bool = False
   uniform_skips_silent_clients: bool = False
   validation_subset: Optional[int] = None
   others: Mapping[str, Any] = dataclasses.field(default_factory=dict)

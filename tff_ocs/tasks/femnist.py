@@ -161,7 +161,13 @@ def load_tff(
     pool = unbalance(train, unbalancing)
     s, a, b = unbalancing
     data_name += f', unbalanced (s={s:.3g}, a={a}, b={b})'
-  return task.Task(data_name, build_model(seed), pool, test.read_at_once())
+  return task.Task(
+    data_name,
+    build_model(seed),
+    pool,
+    test.read_at_once(),
+    test_by_client=test,
+  )
 
 
 def load_authors(

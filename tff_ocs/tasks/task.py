@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +28,8 @@ class Task:
       [batch, ...].
     train: The clients' examples.
     test: The validation set, never seen in training.
+    test_by_client: The validation examples of each client, where they are those
+      of clients; otherwise `None`.
     sha256_of_files: The SHA-256 of the files of the data by name, where their
       content is not known from their name.
   """
@@ -36,6 +39,7 @@ class Task:
   train: client_data.ClientData
   test: client_data.Examples
   sha256_of_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  test_by_client: Optional[client_data.ClientData] = None
 
   def describe(self) -> dict[str, object]:
     """Describes the data for the record of a run.
@@ -87,15 +91,17 @@ def hold_out(task: Task, fraction: float) -> Task:
   # The middles of equal parts of the order.
   places = (np.arange(num_held_out) + 0.5) * num_clients / num_held_out
   held_out = {by_size[place] for place in places.astype(int)}
+  held_out_data = client_data.SelectedClientData(
+    task.train, dict.fromkeys(held_out)
+  )
   return dataclasses.replace(
     task,
     data_name=f'{task.data_name}, {num_held_out} clients held out to validate',
     train=client_data.SelectedClientData(
       task.train, {i: None for i in sizes if i not in held_out}
     ),
-    test=client_data.SelectedClientData(
-      task.train, dict.fromkeys(held_out)
-    ).read_all(),
+    test=held_out_data.read_all(),
+    test_by_client=held_out_data,
   )
 
 

@@ -1,0 +1,413 @@
+"""Compares samplers: schemes, cohort samplers and a combination, on FEMNIST.
+
+  python -m experiments.compare -- --data_source=bundled
+
+Each method is to send m updates a round on average. No single axis is fair to
+all: OCS saves uplink bits, but all n clients of a cohort train for it; a cohort
+sampler saves training as well; and on slow links, time is yet another thing. So
+the accuracy is shown against the bits sent, against the examples on which
+clients computed, and against the time that the rounds would take on phones
+(`experiments/runs/devices.py`).
+
+First, the client step size of each method is chosen, with the same budget for
+all: those of --grid are tried with one seed, and the best has the highest
+accuracy on a tenth of the clients, which are left out of training. Then each
+method is run with --repeats seeds. Flags after `--` go to each run.
+
+The runs and then the results, compare.csv, compare.md and, as .png and .pdf,
+compare and compare_clients, are written below --output_dir. Finished runs are
+not repeated.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from absl import app
+from absl import flags
+
+from experiments import tune
+from experiments.campaigns import campaign
+from experiments.campaigns import campaign_flags
+from experiments.campaigns import job as job_lib
+from plots import tables
+from programs import definer
+from tff_ocs.records import clients
+from tff_ocs.records import runs
+from tff_ocs.records import units
+
+EXPERIMENTS = ('femnist_1', 'femnist_3', 'femnist_none')
+_TITLES = {
+  'femnist_1': 'FEMNIST set 1',
+  'femnist_3': 'FEMNIST set 3',
+  'femnist_none': 'FEMNIST, balanced',
+}
+# Flags of the methods; n is the size of the cohorts of schemes, m that of the
+# cohorts of samplers.
+METHODS = {
+  'full': ('--sampling=full', '--clients_per_round={n}'),
+  'uniform': ('--sampling=uniform', '--clients_per_round={n}'),
+  'ocs': ('--sampling=ocs', '--clients_per_round={n}'),
+  'aocs': ('--sampling=aocs', '--clients_per_round={n}'),
+  'threshold': ('--sampling=threshold', '--clients_per_round={n}'),
+  **{
+    sampler: (
+      '--sampling=full',
+      f'--cohort_sampler={sampler}',
+      '--clients_per_round={m}',
+    )
+    for sampler in ('multinomial', 'clustered', 'power_of_choice')
+  },
+  'uniform_cohorts': (
+    '--sampling=full',
+    '--cohort_sampler=uniform',
+    '--clients_per_round={m}',
+  ),
+  'osmd': (
+    '--sampling=full',
+    '--cohort_sampler=osmd',
+    '--clients_per_round={m}',
+  ),
+  'kvib': (
+    '--sampling=full',
+    '--cohort_sampler=kvib',
+    '--clients_per_round={m}',
+  ),
+  'multinomial_threshold': (
+    '--sampling=threshold',
+    '--cohort_sampler=multinomial',
+    '--clients_per_round={n}',
+  ),
+}
+_TARGET = 0.85
+_EVALUATION = 1 / 3  # Of a training step, as in the model of the devices.
+# The costs of a run.
+COSTS = ('bits', 'examples', 'seconds')
+_HOLDOUT_FRACTION = 0.1
+# The flags that the program sets for each run.
+_RESERVED = (
+  'client_learning_rate',
+  'clients_per_round',
+  'cohort_sampler',
+  'evaluate_clients',
+  'expected_clients',
+  'holdout_fraction',
+  'sampling',
+  'seed',
+  'simulate_devices',
+  'total_rounds',
+  'unbalanced_set',
+)
+
+
+class Chosen(NamedTuple):
+  """A method on an experiment, with its step size."""
+
+  experiment: str
+  method: str
+  step_size: float
+
+
+def build_job(
+  experiment: str,
+  method: str,
+  step_size: float,
+  seed: int,
+  values: flags.FlagValues,
+  extra_flags: Sequence[str],
+) -> job_lib.Job:
+  """The job of one run, without what tuning or the comparison adds."""
+  n, m = values.clients_per_round, values.expected_clients
+  return job_lib.Job(
+    name=f'{experiment}_{method}_lr{step_size:g}',
+    program='femnist',
+    flags=(
+      f'--unbalanced_set={experiment.split("_")[1]}',
+      *(flag.format(n=n, m=m) for flag in METHODS[method]),
+      f'--expected_clients={m}',
+      f'--total_rounds={values.total_rounds}',
+    ),
+  ).extended(
+    f'_seed{seed}',
+    *extra_flags,
+    f'--client_learning_rate={step_size}',
+    f'--seed={seed}',
+  )
+
+
+def choose_step_sizes(
+  values: flags.FlagValues, extra_flags: Sequence[str]
+) -> list[Chosen]:
+  """Tries all step sizes of the grid, and chooses one for each method."""
+  jobs_of = {
+    key: job._replace(name=f'{job.name}_holdout').extended(
+      '', f'--holdout_fraction={_HOLDOUT_FRACTION}'
+    )
+    for key, job in _jobs(values, extra_flags).items()
+  }
+  campaign.run_all(list(jobs_of.values()), values, name='compare')
+  outcomes = {}
+  for (experiment, method, step_size), job in jobs_of.items():
+    run = runs.read_run(pathlib.Path(values.output_dir) / job.name)
+    outcomes.setdefault((experiment, method), []).append(
+      tune.read_outcome(step_size, [run])
+    )
+  return [
+    Chosen(*key, tune.choose(of_method).step_size)
+    for key, of_method in outcomes.items()
+  ]
+
+
+def _jobs(values, extra_flags):
+  """The jobs of all experiments, methods and step sizes, with the seed 0."""
+  return {
+    (experiment, method, step_size): build_job(
+      experiment, method, step_size, 0, values, extra_flags
+    )
+    for experiment in values.experiments
+    for method in values.methods
+    for step_size in map(float, values.grid)
+  }
+
+
+def read_curve(run: runs.Run) -> pd.DataFrame:
+  """The accuracies of a run with what they cost, a row for each evaluation."""
+  metrics = run.metrics
+  epochs = int(run.settings.to_json().get('client_epochs', 1))
+  examples = epochs * metrics['cohort_examples']
+  examples += _EVALUATION * metrics['candidate_examples']
+  curve = pd.DataFrame(
+    {
+      'round': metrics['round'],
+      'accuracy': metrics['validation_accuracy'],
+      'bits': metrics['cumulative_uplink_bits'].astype(float),
+      'examples': examples.cumsum(),
+      'seconds': metrics['simulated_seconds'].cumsum(),
+    }
+  )
+  return curve.dropna(subset=['accuracy']).reset_index(drop=True)
+
+
+def cost_to_target(curve: pd.DataFrame, target: float) -> pd.Series:
+  """What a run costs until its accuracy first is the target; else NaN."""
+  reached = curve[curve['accuracy'] >= target]
+  if reached.empty:
+    return pd.Series(np.nan, index=list(COSTS))
+  return reached.iloc[0][list(COSTS)].astype(float)
+
+
+def tabulate(
+  read: Mapping[Chosen, Sequence[tuple[runs.Run, pd.DataFrame]]],
+) -> pd.DataFrame:
+  """A row for each method on each experiment.
+
+  Args:
+    read: The runs with the tables of their clients, one a seed, by method.
+  """
+  rows = []
+  for chosen, of_seeds in read.items():
+    curves = [read_curve(run) for run, _ in of_seeds]
+    final = [curve['accuracy'].iloc[-1] for curve in curves]
+    worst = [clients.describe(table).worst for _, table in of_seeds]
+    spread = [clients.describe(table).std for _, table in of_seeds]
+    costs = pd.DataFrame([cost_to_target(curve, _TARGET) for curve in curves])
+    rows.append(
+      {
+        'experiment': chosen.experiment,
+        'method': of_seeds[0][0].settings.method,
+        'step_size': chosen.step_size,
+        'seeds': len(of_seeds),
+        'accuracy_mean': np.mean(final),
+        'accuracy_std': _std(final),
+        'worst_clients_mean': np.mean(worst),
+        'worst_clients_std': _std(worst),
+        'std_over_clients': np.mean(spread),
+        'seeds_reaching': int(costs['bits'].notna().sum()),
+        **{f'{cost}_to_target': costs[cost].mean() for cost in COSTS},
+      }
+    )
+  return pd.DataFrame(rows)
+
+
+def _std(values):
+  return np.std(values, ddof=1) if len(values) > 1 else np.nan
+
+
+def format_markdown(table: pd.DataFrame, caption: str) -> str:
+  """The table in Markdown; costs are means over the seeds that get there."""
+  header = [
+    f'{caption} Costs are those of reaching {_TARGET:.0%}',
+    'step size',
+    'accuracy [%]',
+    'worst 10 % of clients [%]',
+    'std over clients [%]',
+    'uplink',
+    'examples',
+    'simulated hours',
+  ]
+  rows = []
+  for row in table.to_dict('records'):
+    cells = [tables.NONE] * 3
+    if row['seeds_reaching']:
+      is_all = row['seeds_reaching'] == row['seeds']
+      of_seeds = f' ({row["seeds_reaching"]} of {row["seeds"]})'
+      unit = units.choose_bits_unit(row['bits_to_target'])
+      cells = [
+        f'{row["bits_to_target"] / unit.size:.3g} {unit.name}',
+        f'{row["examples_to_target"]:.3g}',
+        f'{row["seconds_to_target"] / 3600:.3g}',
+      ]
+      cells = [cell + ('' if is_all else of_seeds) for cell in cells]
+    rows.append(
+      [
+        f'{_TITLES[row["experiment"]]}: {row["method"]}',
+        units.format_step_size(row['step_size']),
+        tables.format_percent(row['accuracy_mean'], row['accuracy_std']),
+        tables.format_percent(
+          row['worst_clients_mean'], row['worst_clients_std']
+        ),
+        f'{100 * row["std_over_clients"]:.1f}',
+        *cells,
+      ]
+    )
+  return tables.format_markdown('Samplers compared.', header, rows)
+
+
+def write_results(
+  output_dir: pathlib.Path,
+  read: Mapping[Chosen, Sequence[tuple[runs.Run, pd.DataFrame]]],
+  caption: str,
+) -> None:
+  """Writes the tables and the figures."""
+  table = tabulate(read)
+  markdown = format_markdown(table, caption)
+  print(markdown)
+  tables.write(output_dir / 'compare', table, markdown)
+  from plots import samplers
+
+  curves, accuracies = {}, {}
+  for chosen, of_seeds in read.items():
+    title = _TITLES[chosen.experiment]
+    method = of_seeds[0][0].settings.method
+    curves.setdefault(title, {})[method] = [
+      read_curve(run) for run, _ in of_seeds
+    ]
+    accuracies.setdefault(title, {})[method] = pd.concat(
+      [clients_table['accuracy'] for _, clients_table in of_seeds]
+    ).dropna()
+  for draw, data, name in (
+    (samplers.plot_costs, curves, 'compare'),
+    (samplers.plot_clients, accuracies, 'compare_clients'),
+  ):
+    path = output_dir / name
+    draw(
+      data,
+      [path.with_suffix(ending) for ending in ('.png', '.pdf')],
+      caption=caption,
+    )
+    print(f'Figure: {path.with_suffix(".png")}')
+
+
+@campaign.reporting_errors()
+def main(argv):
+  values = flags.FLAGS
+  extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
+  campaign.check_or_print(
+    list(_jobs(values, extra_flags).values()), values, extra_flags
+  )
+  jobs_of = {
+    chosen: [
+      build_job(*chosen, seed, values, extra_flags).extended(
+        '', '--evaluate_clients=true', '--simulate_devices=true'
+      )
+      for seed in range(values.repeats)
+    ]
+    for chosen in choose_step_sizes(values, extra_flags)
+  }
+  # All of the first seed before those of the second.
+  campaign.run_all(
+    [job for of_seed in zip(*jobs_of.values()) for job in of_seed],
+    values,
+    name='compare',
+  )
+  output_dir = pathlib.Path(values.output_dir)
+  read = {
+    chosen: [
+      (
+        runs.read_run(output_dir / job.name),
+        clients.read_clients(output_dir / job.name),
+      )
+      for job in of_seeds
+    ]
+    for chosen, of_seeds in jobs_of.items()
+  }
+  settings = next(iter(read.values()))[0][0].settings
+  caption = (
+    f'Data: {settings.data}. {settings.total_rounds} rounds,'
+    f' m={values.expected_clients},'
+    f' {campaign.describe_seeds(values.repeats)}'
+  )
+  write_results(output_dir, read, caption)
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags."""
+  define = definer.Definer(values)
+  campaign_flags.define_campaign(values)
+  values.set_default('output_dir', 'compare')
+  define.list(
+    'experiments',
+    list(EXPERIMENTS),
+    f'The data sets, some of {",".join(EXPERIMENTS)}. The last is the pool as'
+    ' it is.',
+  )
+  define.list(
+    'methods', list(METHODS), f'The methods, some of {",".join(METHODS)}.'
+  )
+  define.integer(
+    'clients_per_round',
+    32,
+    'n, the size of the cohorts of participation schemes.',
+    lower_bound=1,
+  )
+  define.integer(
+    'expected_clients',
+    3,
+    'm, the expected number of updates a round: the size of the cohorts of'
+    ' cohort samplers.',
+    lower_bound=1,
+  )
+  define.integer('total_rounds', 151, 'The number of rounds.', lower_bound=1)
+  define.list(
+    'grid',
+    ['0.25', '0.125', '0.0625', '0.03125'],
+    'The client step sizes that are tried for each method.',
+  )
+  define.integer(
+    'repeats',
+    3,
+    'The number of seeds, 0, 1 and so on, of each method.',
+    lower_bound=1,
+  )
+  for name, allowed in (('experiments', EXPERIMENTS), ('methods', METHODS)):
+    define.validate(
+      name,
+      lambda given, allowed=allowed: (
+        given and len(set(given)) == len(given) and set(given) <= set(allowed)
+      ),
+      message=f'must be one or more different ones of {",".join(allowed)}',
+    )
+  define.validate(
+    'grid',
+    campaign_flags.are_positive,
+    message='must be one or more different numbers above 0',
+  )
+
+
+# Other programs have flags of the same names.
+if __name__ == '__main__':
+  define_flags()
+  app.run(main, flags_parser=campaign_flags.parse)

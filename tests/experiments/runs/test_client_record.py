@@ -1,0 +1,121 @@
+"""Tests of --evaluate_clients and --simulate_devices, on a small task."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.runs import devices as devices_lib
+from tests.experiments import linear
+from tff_ocs.records import clients
+from tff_ocs.records import files
+
+FLAGS = ('--evaluate_clients', '--simulate_devices', '--sampling=ocs')
+
+
+@pytest.fixture(scope='session')
+def recorded(tmp_path_factory):
+  """A finished run and its clients."""
+  folder = tmp_path_factory.mktemp('recorded')
+  result = linear.run_and_read(
+    folder, '--client_learning_rate=0.125', '--seed=7', *FLAGS
+  )
+  return result, clients.read_clients(folder / 'run')
+
+
+def test_each_client_has_a_line(recorded):
+  _, table = recorded
+  names = sorted(f'client_{k}' for k in range(linear.NUM_CLIENTS + 1))
+  assert list(table['client_id']) == names
+  by_id = table.set_index('client_id')
+  # The last has validation examples only, the first has none.
+  assert list(by_id.index[~by_id['in_pool']]) == ['client_20']
+  assert by_id['validation_examples']['client_0'] == 0
+  assert np.isnan(by_id['accuracy']['client_0'])
+  of_others = by_id['accuracy'].drop('client_0')
+  np.testing.assert_allclose(of_others * 10, np.round(of_others * 10))
+  assert of_others.nunique() > 2
+
+
+def test_participations_are_those_of_the_metrics(recorded):
+  result, table = recorded
+  metrics = result.metrics
+  assert table['simulated_draws'].sum() == metrics['available'].sum() == 16
+  assert table['simulated_sends'].sum() == metrics['participants'].sum()
+  assert (table['simulated_sends'] <= table['simulated_draws']).all()
+  assert 0 < table['simulated_sends'].sum() < 16
+
+
+def test_mean_accuracy_is_close_to_that_of_the_validation_set(recorded):
+  result, table = recorded
+  accuracy = result.evaluated('validation_accuracy')[1][-1]
+  found = clients.describe(table)
+  assert found.num_clients == 20
+  # 200 and 1,000 examples; 6 standard errors.
+  assert found.mean == pytest.approx(accuracy, abs=6 * 0.5 / 200**0.5)
+  assert found.worst < found.mean
+
+
+def test_recording_changes_no_result(recorded, tmp_path):
+  result, _ = recorded
+  plain = linear.run_and_read(
+    tmp_path, '--client_learning_rate=0.125', '--seed=7', '--sampling=ocs'
+  )
+  for name in plain.metrics:
+    if name != 'seconds':
+      np.testing.assert_array_equal(plain.metrics[name], result.metrics[name])
+
+
+def test_time_is_that_of_ocs(recorded):
+  result, _ = recorded
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  devices = devices_lib.Devices(
+    task.train.num_examples, 32 * linear.NUM_PARAMETERS
+  )
+  names = task.train.client_ids
+  # No exchange of one client is faster than the fastest of all.
+  fastest = min(
+    devices.round_seconds([name], [False], exchanges=1) for name in names
+  )
+  assert (result.metrics['simulated_seconds'] > fastest).all()
+
+
+def test_killed_run_keeps_its_counts(tmp_path):
+  run = linear.Run(tmp_path / 'runs', *FLAGS)
+  run.kill_when(lambda: linear.num_rounds(run.folder) >= 12)
+  assert linear.saved_checkpoints(run.folder)
+  status, output = linear.finish(tmp_path / 'runs', *FLAGS)
+  assert status == 0, output
+  table = clients.read_clients(run.folder)
+  assert table['simulated_draws'].sum() == 24 * 3
+
+
+def test_data_without_clients_to_validate_on(tmp_path, monkeypatch):
+  load = linear.load_task
+  monkeypatch.setattr(
+    linear,
+    'load_task',
+    lambda **kwargs: load(**kwargs).__class__(
+      **{**vars(load(**kwargs)), 'test_by_client': None}
+    ),
+  )
+  with pytest.raises(SystemExit, match='needs validation examples by client'):
+    linear.run(*linear.SMALL, f'--output_dir={tmp_path}', '--evaluate_clients')
+  assert not list(tmp_path.iterdir())
+
+
+def test_distribution_by_hand():
+  table = pd.DataFrame({'accuracy': [*np.arange(20) / 20, np.nan]})
+  found = clients.describe(table)
+  assert found.mean == pytest.approx(0.475)
+  assert found.worst == pytest.approx(0.025)  # Of 2 of 20.
+  assert found.std == pytest.approx(np.std(np.arange(20) / 20))
+  # 10 % of 11 are rounded up.
+  assert clients.describe(table[:11]).worst == pytest.approx(0.025)
+  with pytest.raises(files.RecordError, match='no client with an accuracy'):
+    clients.describe(table[20:])
+
+
+def test_file_with_other_columns(tmp_path):
+  (tmp_path / 'clients.csv').write_text('client_id,accuracy\na,1\n')
+  with pytest.raises(files.RecordError, match='must have the columns client_'):
+    clients.read_clients(tmp_path)

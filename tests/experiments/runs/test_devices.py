@@ -1,0 +1,76 @@
+"""Tests of the model of the clients' devices."""
+
+import numpy as np
+import pytest
+
+from experiments.runs import devices as devices_lib
+
+SIZES = {f'c{k}': 10 + k for k in range(2000)}
+BITS = 8 * 10**6  # 1 MB.
+
+
+@pytest.fixture(scope='module')
+def devices():
+  return devices_lib.Devices(SIZES, BITS)
+
+
+def test_links_have_the_published_median_and_spread(devices):
+  rates = 1 / np.array(list(devices.uplink_seconds.values()))  # MB/s.
+  # The median of 2,000 has a standard error of 1.25 sigma / sqrt(2000) = 3 %;
+  # the devices are always the same.
+  assert np.median(rates) == pytest.approx(0.25, rel=0.1)
+  assert np.std(np.log(rates)) == pytest.approx(1.1, rel=0.05)
+
+
+def test_devices_depend_on_the_id_alone(devices):
+  other = devices_lib.Devices({'c7': SIZES['c7'], 'x': 3}, BITS)
+  assert other.uplink_seconds['c7'] == devices.uplink_seconds['c7']
+  assert other.round_seconds(['c7'], [True], exchanges=0) == (
+    devices.round_seconds(['c7'], [True], exchanges=0)
+  )
+
+
+def _parts(devices, name):
+  """The time of a client alone: training, and its upload."""
+  trained = devices.round_seconds([name], [False], exchanges=0)
+  return trained, devices.round_seconds([name], [True], exchanges=0) - trained
+
+
+def test_one_round_trip_waits_for_the_slowest_sum(devices):
+  names = ['c1', 'c2', 'c3']
+  parts = [_parts(devices, name) for name in names]
+  assert devices.round_seconds(
+    names, [True, False, True], exchanges=0
+  ) == pytest.approx(max(sum(parts[0]), parts[1][0], sum(parts[2])))
+
+
+def test_exchanges_wait_for_all_clients_before_the_first_upload(devices):
+  names = ['c1', 'c2', 'c3']
+  parts = np.array([_parts(devices, name) for name in names])
+  barrier, twice = (
+    devices.round_seconds(names, [True] * 3, exchanges=k) for k in (1, 2)
+  )
+  round_trip = twice - barrier
+  assert round_trip > 0
+  assert barrier - round_trip == pytest.approx(sum(parts.max(axis=0)))
+  assert barrier > devices.round_seconds(names, [True] * 3, exchanges=0)
+
+
+def test_candidates_take_a_step_of_their_own(devices):
+  plain = devices.round_seconds(['c1'], [True], exchanges=0)
+  more = devices.round_seconds(
+    ['c1'], [True], exchanges=0, candidates=['c1', 'c5', 'c9']
+  )
+  assert more > plain
+  assert devices.round_seconds([], [], exchanges=0) == 0
+
+
+def test_time_grows_with_the_examples():
+  small, large = (
+    devices_lib.Devices({'a': n}, BITS).round_seconds(
+      ['a'], [False], exchanges=0
+    )
+    for n in (0, 1000)
+  )
+  # 7 x 0.56 ms an example is the median.
+  assert 0.1 < (large - small) / (1000 * 7 * 0.56e-3) < 10

@@ -1,0 +1,109 @@
+"""The clients of a run: `clients.csv`, which `--evaluate_clients` writes.
+
+A real server sees none of it: it is a simulation's view.
+"""
+
+import math
+import os
+import pathlib
+from typing import NamedTuple
+from typing import Union
+
+import numpy as np
+import pandas as pd
+
+from tff_ocs.records import files
+
+CLIENTS = 'clients.csv'
+# The fraction of clients whose mean accuracy counts as that of the worst.
+WORST_FRACTION = 0.1
+COLUMNS = {
+  'client_id': 'The id of the client.',
+  'in_pool': 'Whether the client is in the training pool.',
+  'validation_examples': 'The number of its validation examples.',
+  'accuracy': 'The accuracy of the final weights on them; empty without any.',
+  'loss': 'The mean loss of the final weights on them.',
+  'simulated_draws': 'The number of rounds in which it was in the cohort.',
+  'simulated_sends': 'The number of rounds in which it sent its update.',
+}
+
+
+class Distribution(NamedTuple):
+  """The distribution of the accuracy over clients, each of the same weight.
+
+  Attributes:
+    mean: The mean accuracy, in [0, 1].
+    worst: The mean accuracy of the worst 10 % of the clients, rounded up.
+    std: The standard deviation over the clients.
+    num_clients: The number of clients with validation examples.
+  """
+
+  mean: float
+  worst: float
+  std: float
+  num_clients: int
+
+
+def describe(table: pd.DataFrame) -> Distribution:
+  """Describes the accuracies of a table.
+
+  Args:
+    table: As of `read_clients`.
+
+  Returns:
+    The `Distribution`.
+
+  Raises:
+    RecordError: If no client has validation examples.
+  """
+  accuracies = np.sort(table['accuracy'].dropna().to_numpy(np.float64))
+  if accuracies.size == 0:
+    raise files.RecordError(f'{CLIENTS} has no client with an accuracy.')
+  # 0.1 x 30 is a little above 3.
+  num_worst = math.ceil(round(WORST_FRACTION * accuracies.size, 9))
+  return Distribution(
+    float(accuracies.mean()),
+    float(accuracies[:num_worst].mean()),
+    float(accuracies.std()),
+    int(accuracies.size),
+  )
+
+
+def write_clients(path: Union[str, os.PathLike], table: pd.DataFrame) -> None:
+  """Writes a run's `clients.csv` atomically.
+
+  Args:
+    path: The run's folder.
+    table: The table, with the `COLUMNS`.
+
+  Raises:
+    OSError: If the file cannot be written.
+  """
+  with files.replacing(pathlib.Path(path) / CLIENTS) as partial:
+    table.to_csv(partial, index=False, lineterminator='\n')
+
+
+def read_clients(path: Union[str, os.PathLike]) -> pd.DataFrame:
+  """Reads a run's `clients.csv`.
+
+  Args:
+    path: The run's folder.
+
+  Returns:
+    The table, with the `COLUMNS`.
+
+  Raises:
+    OSError: If the file is missing or cannot be read.
+    RecordError: If it does not have these columns.
+  """
+  path = pathlib.Path(path) / CLIENTS
+  try:
+    table = pd.read_csv(path, dtype={'client_id': str})
+  except (ValueError, pd.errors.ParserError) as error:
+    raise files.RecordError(f'{path} cannot be read: {error}') from error
+  if list(table.columns) != list(COLUMNS):
+    raise files.RecordError(
+      f'{path} must have the columns {",".join(COLUMNS)}, found'
+      f' {",".join(table.columns)}.'
+    )
+  return table
