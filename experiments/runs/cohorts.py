@@ -117,6 +117,7 @@ class UniformSource(Source):
     clients_per_round: int,
     *,
     availability: Optional[Mapping[str, float]] = None,
+    client_costs: Optional[Mapping[str, float]] = None,
     reveals_clients: bool = False,
   ):
     """Initializes `UniformSource`.
@@ -127,6 +128,8 @@ class UniformSource(Source):
       clients_per_round: The size n of the cohort.
       availability: For a process with availability: the probability q_i of each
         client, by its id.
+      client_costs: For a process with costs: the cost c_i of each client, by
+        its id.
       reveals_clients: Whether the process takes the clients' places.
     """
     super().__init__(task, seed)
@@ -134,6 +137,7 @@ class UniformSource(Source):
       dict.fromkeys(task.train.client_ids, 1), clients_per_round, seed
     )
     self._availability = availability
+    self._client_costs = client_costs
     self._reveals_clients = reveals_clients
 
   def draw(self, round_num, weights):
@@ -144,6 +148,8 @@ class UniformSource(Source):
       data = {}
       if self._availability is not None:
         data['availability'] = np.float32(self._availability[ids[place]])
+      if self._client_costs is not None:
+        data['cost'] = np.float32(self._client_costs[ids[place]])
       if self._reveals_clients:
         data['place'] = np.float32(place)
       return data

@@ -18,8 +18,8 @@ Section 4, report of a real cross-device system: 0.75 MB/s down, 0.25 MB/s up,
 10 s, and 7 times the time of a simulation, which is 0.56 ms an example for the
 CNN of FEMNIST on one core.
 
-The spread of the links is that of the device trace of FedScale (Lai et al., ICML
-2022). Its median is 6.1 Mbit/s, and 26 % of its clients are below 3 Mbit/s. A
+The spread of the links is that of the device trace of FedScale (Lai et al.,
+ICML 2022). Its median is 6.1 Mbit/s, and 26 % of its clients are below 3. A
 log-normal distribution with sigma = ln(6.1 / 3) / 0.64 = 1.1 has both. The
 spread of compute, sigma = 0.7 or a factor of 10 from the 5th to the 95th
 percentile, and the latency, 0.1 s with sigma = 0.7, are assumptions.

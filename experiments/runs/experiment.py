@@ -139,7 +139,7 @@ def _run(folder, settings, values, load_task, availability):
       folder=folder,
       name=values.sampling,
       client_record=record,
-      devices=_build_devices(values, task),
+      devices=_build_devices(values, task) if values.simulate_devices else None,
     )
 
 
@@ -214,8 +214,6 @@ def _reveals_clients(values) -> bool:
 
 
 def _build_devices(values, task):
-  if not values.simulate_devices:
-    return None
   weights = tf.nest.flatten(task.model.initial_weights[0])
   return devices.Devices(
     {
@@ -238,6 +236,15 @@ def _build_client_record(values, task):
   return client_record.ClientRecord(task, task.test_by_client)
 
 
+def _choose_costs(values, task):
+  """The clients' costs, with a mean of 1 over the pool."""
+  if values.client_costs == 'none':
+    return None
+  seconds = _build_devices(values, task).uplink_seconds
+  mean = np.mean(list(seconds.values()))
+  return {name: cost / mean for name, cost in seconds.items()}
+
+
 def _build_source(values, task, client_weights, q_of_client):
   """The source of the cohorts."""
   if values.cohort_sampler == 'none':
@@ -246,6 +253,7 @@ def _build_source(values, task, client_weights, q_of_client):
       values.seed,
       values.clients_per_round,
       availability=q_of_client,
+      client_costs=_choose_costs(values, task),
       reveals_clients=_reveals_clients(values),
     )
   sampler = cohorts.build_sampler(
@@ -291,6 +299,7 @@ def _build_process(values, model, learning_rate, pool_weight):
     server_learning_rate=values.server_learning_rate,
     client_epochs=values.client_epochs,
     pool_weight=pool_weight,
+    client_costs=values.client_costs != 'none',
     **common,
   )
 

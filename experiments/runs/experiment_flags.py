@@ -26,6 +26,7 @@ _FLAGS_OF_STEP_SIZE = (
   'algorithm',
   'availability',
   'batch_size',
+  'client_costs',
   'client_epochs',
   'client_weighting',
   'clients_per_round',
@@ -43,6 +44,7 @@ _FLAGS_IN_NAMES = (
   'client_weighting',
   'cohort_weight',
   'cohort_sampler',
+  'client_costs',
 )
 
 
@@ -156,6 +158,15 @@ def _define_sampling(define):
     ' --cohort_sampler=power_of_choice. If not given, 3 times'
     ' --clients_per_round.',
     lower_bound=1,
+  )
+  define.enum(
+    'client_costs',
+    'none',
+    ['none', 'uplink_seconds'],
+    'With --sampling=ocs, aocs or threshold: whether the uplinks of the clients'
+    ' differ in cost, by the time that an update takes on the links of'
+    ' experiments/runs/devices.py (uplink_seconds). The mean cost of the pool'
+    ' is 1, and --expected_clients is the budget of a round in these units.',
   )
   define.string(
     'availability',
@@ -379,6 +390,22 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
     if values.algorithm == 'dsgd':
       raise SettingError(
         f'--cohort_sampler={values.cohort_sampler} needs --algorithm=fedavg.'
+      )
+  if values.client_costs != 'none':
+    if values.sampling not in ('ocs', 'aocs', 'threshold'):
+      raise SettingError(
+        f'--client_costs={values.client_costs} needs --sampling=ocs, aocs or'
+        f' threshold, found --sampling={values.sampling}.'
+      )
+    for name in ('availability', 'cohort_sampler'):
+      if values[name].value != values[name].default:
+        raise SettingError(
+          f'--client_costs={values.client_costs} cannot be combined with'
+          f' --{name}={values[name].value}.'
+        )
+    if values.algorithm == 'dsgd':
+      raise SettingError(
+        f'--client_costs={values.client_costs} needs --algorithm=fedavg.'
       )
   if values.num_candidates is not None and (
     values.cohort_sampler != 'power_of_choice'

@@ -151,6 +151,7 @@ _SETTINGS_OF_METHOD = (
   'expected_clients',
   'max_iterations',
   'cohort_weight',
+  'client_costs',
   'cohort_sampler',
   'num_candidates',
   'compression',

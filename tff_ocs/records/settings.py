@@ -61,6 +61,7 @@ class Settings:
     algorithm: 'fedavg', 'dsgd' or another.
     availability: The probability that a client is available, or the SHA-256 of
       the file of these probabilities; `None` if all clients are.
+    client_costs: How clients' uplinks differ in cost; 'none' if they do not.
     client_weighting: 'num_examples' or 'uniform'.
     cohort_weight: 'known' if threshold sampling is given the total weight of
       each cohort, otherwise 'unknown'.
@@ -94,6 +95,7 @@ class Settings:
   server_learning_rate: Optional[float] = None
   algorithm: str = 'fedavg'
   availability: Union[float, str, None] = None
+  client_costs: str = 'none'
   client_weighting: str = 'num_examples'
   cohort_sampler: str = 'none'
   cohort_weight: str = 'known'
@@ -162,6 +164,8 @@ class Settings:
     )
     if settings.cohort_weight == 'unknown':
       label += ', unknown weight'
+    if settings.client_costs != 'none':
+      label += ', costs'
     if settings.cohort_sampler != 'none':
       label = labels.sampler_label(
         settings.cohort_sampler, settings.clients_per_round, label

@@ -79,6 +79,29 @@ def test_time_is_that_of_ocs(recorded):
   assert (result.metrics['simulated_seconds'] > fastest).all()
 
 
+def test_costs_are_those_of_the_uplinks(recorded, tmp_path):
+  plain, _ = recorded
+  result = linear.run_and_read(
+    tmp_path,
+    '--client_learning_rate=0.125',
+    '--seed=7',
+    '--client_costs=uplink_seconds',
+    *FLAGS,
+  )
+  assert result.settings.method == 'OCS, m=1.5, costs'
+  # The budget is of seconds: other than m clients are expected to send.
+  expected = result.metrics['expected_participants']
+  assert (abs(expected - 1.5) > 1e-3).any()
+  np.testing.assert_allclose(plain.metrics['expected_participants'], 1.5)
+  with pytest.raises(SystemExit, match='needs --sampling=ocs, aocs or thresh'):
+    linear.run(
+      *linear.SMALL,
+      f'--output_dir={tmp_path}',
+      '--client_costs=uplink_seconds',
+      '--sampling=uniform',
+    )
+
+
 def test_killed_run_keeps_its_counts(tmp_path):
   run = linear.Run(tmp_path / 'runs', *FLAGS)
   run.kill_when(lambda: linear.num_rounds(run.folder) >= 12)

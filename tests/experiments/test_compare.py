@@ -1,0 +1,147 @@
+"""Tests of the comparison of samplers."""
+
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import pytest
+from absl import flags
+
+from experiments import compare
+from experiments.campaigns import campaign_flags
+from experiments.campaigns import jobs
+from tests.experiments import linear
+from tff_ocs.records import clients
+from tff_ocs.records import runs
+
+
+def run(*arguments):
+  """Runs the program with the given command line, in this process."""
+  values = flags.FlagValues()
+  compare.define_flags(values)
+  argv = values(['compare', *arguments])
+  with mock.patch.object(flags, 'FLAGS', values):
+    compare.main(argv)
+
+
+def test_all_methods_are_tried_with_the_same_budget(capsys):
+  with pytest.raises(SystemExit) as raised:
+    run('--dry_run', '--', '--batch_size=10')
+  assert not raised.value.code
+  lines = capsys.readouterr().out.splitlines()
+  # 3 data sets, 14 methods, 4 step sizes.
+  assert len(lines) == 3 * 14 * 4
+  for line in lines:
+    is_sampler = '--cohort_sampler=' in line
+    is_combined = is_sampler and '--sampling=threshold' in line
+    n = 3 if is_sampler and not is_combined else 32
+    assert f' --clients_per_round={n} ' in line
+    assert ' --expected_clients=3 ' in line
+    assert ' --total_rounds=151 ' in line
+  assert sum('--unbalanced_set=none' in line for line in lines) == 56
+
+
+@pytest.fixture(scope='module')
+def compared(tmp_path_factory):
+  """The folder of a small comparison, after it was run twice."""
+  folder = tmp_path_factory.mktemp('compared')
+  arguments = (
+    '--experiments=femnist_3',
+    '--methods=aocs,power_of_choice',
+    '--clients_per_round=4',
+    '--expected_clients=2',
+    '--total_rounds=4',
+    '--grid=0.25,0.0001',
+    '--repeats=2',
+    f'--output_dir={folder}',
+    '--',
+    '--data_source=synthetic',
+    '--rounds_per_eval=2',
+  )
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jobs, 'run_jobs', linear.run_jobs)
+    # The linear task, which is called synthetic, has them.
+    patch.setattr(compare, '_check_data', lambda extra_flags: None)
+    patch.setattr(campaign_flags, 'check_extra_flags', lambda all_jobs: None)
+    run(*arguments)
+    first = (folder / 'compare.csv').read_bytes()
+    run(*arguments)  # From the runs that exist.
+  assert (folder / 'compare.csv').read_bytes() == first
+  return folder
+
+
+def test_table_is_that_of_the_runs(compared):
+  table = pd.read_csv(compared / 'compare.csv')
+  assert list(table['method']) == ['AOCS, m=2', 'Power-of-Choice, n=2']
+  assert list(table['seeds']) == [2, 2]
+  # 0.0001 learns nothing in 4 rounds.
+  assert list(table['step_size']) == [0.25, 0.25]
+  for row, method in zip(table.to_dict('records'), ('aocs', 'power_of_choice')):
+    folders = [
+      compared / f'femnist_3_{method}_lr0.25_seed{seed}' for seed in (0, 1)
+    ]
+    final = [
+      runs.read_run(folder).metrics['validation_accuracy'].iloc[-1]
+      for folder in folders
+    ]
+    assert row['accuracy_mean'] == pytest.approx(np.mean(final))
+    assert row['accuracy_std'] == pytest.approx(np.std(final, ddof=1))
+    worst = [
+      clients.describe(clients.read_clients(folder)).worst for folder in folders
+    ]
+    assert row['worst_clients_mean'] == pytest.approx(np.mean(worst))
+  assert {path.name for path in compared.glob('compare*')} == {
+    'compare.csv',
+    'compare.md',
+    'compare.png',
+    'compare.pdf',
+    'compare_clients.png',
+    'compare_clients.pdf',
+  }
+
+
+def test_data_without_clients_to_validate_on_is_refused():
+  with pytest.raises(SystemExit, match='bundled has no validation examples by'):
+    run('--', '--data_source=bundled')
+
+
+def test_curve_adds_up_all_costs(compared):
+  result = runs.read_run(compared / 'femnist_3_power_of_choice_lr0.25_seed0')
+  metrics = result.metrics
+  curve = compare.read_curve(result)
+  assert list(curve['round']) == [0, 2, 3]
+  last = curve.iloc[-1]
+  assert last['bits'] == metrics['uplink_bits'].sum()
+  assert last['seconds'] == pytest.approx(metrics['simulated_seconds'].sum())
+  assert last['examples'] == pytest.approx(
+    metrics['cohort_examples'].sum() + metrics['candidate_examples'].sum() / 3
+  )
+  assert metrics['candidate_examples'].min() > 0
+
+
+def test_cost_to_target_is_that_of_the_first_evaluation_that_reaches_it():
+  curve = pd.DataFrame(
+    {
+      'accuracy': [0.5, 0.86, 0.84, 0.9],
+      'bits': [1.0, 2.0, 3.0, 4.0],
+      'examples': [10.0, 20.0, 30.0, 40.0],
+      'seconds': [0.1, 0.2, 0.3, 0.4],
+    }
+  )
+  assert list(compare.cost_to_target(curve, 0.85)) == [2.0, 20.0, 0.2]
+  assert compare.cost_to_target(curve, 0.95).isna().all()
+
+
+@pytest.mark.parametrize(
+  ('flag', 'message'),
+  [
+    ('--methods=oort', 'one or more different ones of full,'),
+    ('--methods=full,full', 'one or more different ones of full,'),
+    ('--experiments=femnist_2', 'different ones of femnist_1,femnist_3'),
+    ('--grid=0', 'one or more different numbers above 0'),
+    ('--repeats=0', 'repeats'),
+  ],
+)
+def test_wrong_flags_are_refused(flag, message):
+  with pytest.raises(flags.Error, match=message):
+    run(flag)
