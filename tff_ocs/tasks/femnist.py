@@ -221,8 +221,8 @@ def load_authors(
     build_model(seed),
     train,
     test.read_all(),
-    test_by_client=test,
     {path.name: hdf5.sha256(path) for path in (train_path, test_path)},
+    test_by_client=test,
   )
 
 
