@@ -204,7 +204,7 @@ def read_curve(run: runs.Run) -> pd.DataFrame:
 
 
 def cost_to_target(curve: pd.DataFrame, target: float) -> pd.Series:
-  """What a run costs until its accuracy first is the target; else NaN."""
+  """The costs of a run until its accuracy first is the target; or NaN."""
   reached = curve[curve['accuracy'] >= target]
   if reached.empty:
     return pd.Series(np.nan, index=list(COSTS))

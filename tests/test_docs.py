@@ -121,9 +121,11 @@ def _commands(page, folder):
 
 def _own_flags_command(command):
   """Returns the experiment's command with the flags behind `--`."""
-  (experiment,) = (
+  named = [
     flag.split('=')[1] for flag in command if flag.startswith('--experiment=')
-  )
+  ]
+  # experiments.compare has no such flag: its runs are those of FEMNIST.
+  experiment = named[0] if named else 'femnist'
   own_flags = command[command.index('--') + 1 :]
   return ['-m', f'experiments.{experiment.split("_")[0]}', *own_flags]
 
