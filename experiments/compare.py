@@ -251,7 +251,7 @@ def _std(values):
 def format_markdown(table: pd.DataFrame, caption: str) -> str:
   """The table in Markdown; costs are means over the seeds that get there."""
   header = [
-    f'{caption} Costs are those of reaching {_TARGET:.0%}',
+    f'Costs are those of reaching {_TARGET:.0%}',
     'step size',
     'accuracy [%]',
     'worst 10 % of clients [%]',
@@ -285,7 +285,9 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
         *cells,
       ]
     )
-  return tables.format_markdown('Samplers compared.', header, rows)
+  return tables.format_markdown(
+    f'{caption} Mean ± standard deviation over the seeds.', header, rows
+  )
 
 
 def write_results(
@@ -360,8 +362,7 @@ def main(argv):
   settings = next(iter(read.values()))[0][0].settings
   caption = (
     f'Data: {settings.data}. {settings.total_rounds} rounds,'
-    f' m={values.expected_clients},'
-    f' {campaign.describe_seeds(values.repeats)}'
+    f' m={values.expected_clients}, {values.repeats} seeds.'
   )
   write_results(output_dir, read, caption)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import figure
 from matplotlib import style
+from matplotlib import ticker
 
 from plots import captions
 from plots import panels
@@ -18,9 +19,19 @@ _AXES = {
   'examples': 'Client compute [examples]',
   'seconds': 'Simulated time [s]',
 }
-# From Okabe and Ito's palette. Each colour has at most three line styles.
+# From Okabe and Ito's palette, in the order of each kind of methods.
 _COLORS = ('#000000', '#E69F00', '#56B4E9', '#0072B2', '#D55E00', '#009E73')
-_LINESTYLES = ('-', (0, (3, 1.2)), (0, (1, 1)))
+# By the kind of the method.
+_LINESTYLES = {
+  'scheme': '-',
+  'costs': (0, (1, 1)),
+  'sampler': (0, (3, 1.2)),
+  'combined': (0, (4, 1.2, 1, 1.2)),
+}
+_KEY = (
+  'Solid: schemes; dotted: with costs; dashed: cohort samplers; dash-dotted:'
+  ' both.'
+)
 _WIDTH = 7.0
 _HEIGHT = 1.9
 _HEIGHT_OF_LEGEND = 0.5
@@ -49,8 +60,6 @@ def plot_costs(
       looks = _looks(by_method)
       for axis, (column, label) in zip(row, _AXES.items()):
         for method, of_seeds in by_method.items():
-          # Several runs may have no evaluation in common only if they differ in
-          # their rounds, which they do not.
           mean = pd.concat(of_seeds).groupby('round').mean()
           axis.plot(
             mean[column], 100 * mean['accuracy'], label=method, **looks[method]
@@ -86,10 +95,17 @@ def plot_clients(
         axis.step(ascending, share, where='post', label=method, **looks[method])
       axis.axhline(10, color='#777777', linewidth=0.6)
       axis.set_yscale('log')
-      axis.set_xlabel("Accuracy on a client's validation examples [%]")
+      axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+      axis.set_xlabel('Accuracy a [%]')
       axis.set_title(title)
-    axes[0][0].set_ylabel('Clients with at most this accuracy [%]')
-    _finish(fig, axes, paths, f'{caption} The grey line marks the worst 10 %.')
+    axes[0][0].set_ylabel('Clients up to a [%]')
+    _finish(
+      fig,
+      axes,
+      paths,
+      f"{caption} Accuracy on a client's validation examples; the grey line"
+      ' marks the worst 10 % of the clients.',
+    )
 
 
 def _figure(num_rows, num_columns):
@@ -102,18 +118,30 @@ def _figure(num_rows, num_columns):
 
 
 def _looks(methods):
-  return {
-    method: {
-      'color': _COLORS[place % len(_COLORS)],
-      'linestyle': _LINESTYLES[place // len(_COLORS) % len(_LINESTYLES)],
-    }
-    for place, method in enumerate(methods)
-  }
+  """The colour and the line style of each method, by its name."""
+  looks, num_of_kind = {}, dict.fromkeys(_LINESTYLES, 0)
+  for method in methods:
+    kind = _kind(method)
+    plain = looks.get(method.removesuffix(', costs'))
+    color = _COLORS[num_of_kind[kind] % len(_COLORS)]
+    if kind == 'costs' and plain is not None:
+      color = plain['color']
+    num_of_kind[kind] += 1
+    looks[method] = {'color': color, 'linestyle': _LINESTYLES[kind]}
+  return looks
+
+
+def _kind(method):
+  if ' + ' in method:
+    return 'combined'
+  if method.endswith(', costs'):
+    return 'costs'
+  return 'sampler' if ', n=' in method else 'scheme'
 
 
 def _finish(fig, axes, paths, caption):
   fig.legend(
     *axes[0][0].get_legend_handles_labels(), loc='outside upper center', ncols=4
   )
-  panels.add_caption(fig, captions.escape(caption))
+  panels.add_caption(fig, captions.escape(f'{caption} {_KEY}'))
   panels.save(fig, paths)
