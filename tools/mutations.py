@@ -71,7 +71,7 @@ MUTATIONS = [
     ("client['available'], p < 1)", "client['available'], p <= 1)"),
     ('factor > 1 + CALIBRATION_TOLERANCE', 'factor > 1'),
     ('tf.where(p < 1, tf.minimum(factor * p, 1.0), p)', 'factor * p'),
-    ('count(clients, clients) <= m)', 'count(clients, clients) < m)'),
+    ('count(clients) <= m)', 'count(clients) < m)'),
     ("totals['clients'] - below_1['clients']", "totals['clients']"),
     ('return 1 + 2 * num_iterations', 'return 2 * num_iterations'),
     ("tf.cast(client['available'], tf.float64),\n  )", '1.0 + 0.0,\n  )'),
@@ -188,11 +188,17 @@ MUTATIONS = [
     'experiments/runs/training.py',
     'tests/experiments/runs/test_resume.py'
     ' tests/experiments/runs/test_experiment.py',
-    ('random_seed=seed', 'random_seed=None'),
     (
       'progress.state, int(progress.cumulative_uplink_bits), next_round',
       'progress.state, 0, next_round',
     ),
+  ),
+  *_of(
+    'experiments/runs/cohorts.py',
+    'tests/experiments/runs/test_cohorts.py',
+    ('return self._sampler.state', 'return {}'),
+    ('np.float32(cohort.scales[place])', 'np.float32(1)'),
+    ('_BITS * len(clients.candidates)', '0'),
   ),
   *_of(
     'experiments/campaigns/jobs.py',
