@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.runs import cohorts as runs_cohorts
 from tests.experiments import linear
 from tff_ocs import cohorts
 from tff_ocs.records import labels
@@ -72,6 +73,34 @@ def test_cohorts_are_those_of_the_sampler(by_sampler):
   ):
     drawn = sampler.sample(round_num).client_ids
     assert examples == sum(sizes[i] for i in drawn)
+
+
+def test_source_passes_scales_on_and_norms_back():
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  sizes = dict(task.train.num_examples)
+  source, sampler = (
+    cohorts.OsmdCohorts(sizes, 6, 0),
+    cohorts.OsmdCohorts(sizes, 6, 0),
+  )
+  source = runs_cohorts.SamplerSource(task, 0, source, sizes, None)
+  assert source.known_weight == sum(sizes.values())
+  expected = sampler.sample(0)
+  found = source.draw(0, None)
+  assert tuple(found.client_ids) == expected.client_ids
+  lengths = [len(client['y']) for client in found.data]
+  assert lengths == sorted(lengths, reverse=True)
+  for client in found.data:
+    place = int(client['place'])
+    assert client['scale'] == np.float32(expected.scales[place])
+    assert len(client['y']) == sizes[expected.client_ids[place]]
+  # The process reveals n_i s_i ||U_i||.
+  norms = np.arange(1.0, len(expected.client_ids) + 1)
+  factors = expected.scales * [sizes[i] for i in expected.client_ids]
+  rows = np.stack([np.arange(norms.size), norms * factors, norms > 0], axis=1)
+  assert source.observe(0, found, rows) == 32 * norms.size
+  sampler.observe(0, expected.client_ids, norms)
+  for name, value in sampler.state.items():
+    np.testing.assert_allclose(source.state[name], value)
 
 
 @pytest.mark.parametrize('sampler', ['osmd', 'kvib'])
