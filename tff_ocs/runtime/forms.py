@@ -86,8 +86,15 @@ def mergeable_form(
   Raises:
     FormError: If the process does not have this form.
   """
+  return mergeable_form_of(process.next)
+
+
+def mergeable_form_of(
+  computation: tff.Computation,
+) -> tff.framework.MergeableCompForm:
+  """Compiles a computation as `mergeable_form` compiles a round."""
   with _naming_a_way_out('the mergeable form'):
-    return tff.backends.native.compile_to_mergeable_comp_form(process.next)
+    return tff.backends.native.compile_to_mergeable_comp_form(computation)
 
 
 def fuse(process: Process) -> Process:
