@@ -8,9 +8,7 @@ round. A client's update is 6.7 MB, and AOCS has to hold all of them until the
 coins are tossed.
 """
 
-import concurrent.futures
 import os
-import threading
 import time
 
 import numpy as np
@@ -28,8 +26,6 @@ _COHORT_SIZES = flags.DEFINE_list(
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'The rounds, with the first.', 2)
 _ONE = flags.DEFINE_integer('one', None, 'Measures this n in this process.')
-
-_SECONDS_PER_SAMPLE = 0.05
 
 
 def main(argv):
@@ -70,34 +66,12 @@ def _measure(n, num_rounds):
     tff.tensorflow.computation(lambda: True)()
     before = _megabytes()
     seconds = []
-    with _Peak() as peak:
+    with processes.Peak() as peak:
       for _ in range(num_rounds):
         start = time.perf_counter()
         state, _ = process.next(state, clients)
         seconds.append(time.perf_counter() - start)
-  return np.median(seconds[1:]), before, peak.megabytes
-
-
-class _Peak:
-  """The largest memory that is seen meanwhile."""
-
-  megabytes = 0.0
-
-  def __enter__(self):
-    self._is_over = threading.Event()
-    self._pool = concurrent.futures.ThreadPoolExecutor(1)
-    self._watching = self._pool.submit(self._watch)
-    return self
-
-  def __exit__(self, *unused_error):
-    self._is_over.set()
-    self._pool.shutdown()
-    # Raises what ended it early.
-    self._watching.result()
-
-  def _watch(self):
-    while not self._is_over.wait(_SECONDS_PER_SAMPLE):
-      self.megabytes = max(self.megabytes, _megabytes())
+  return np.median(seconds[1:]), before, peak.total
 
 
 def _megabytes():

@@ -23,11 +23,14 @@ from typing import Any
 from typing import NamedTuple
 from typing import Union
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_ocs.runtime import executors
 from tff_ocs.runtime import forms
 from tff_ocs.runtime import worker_threads
+
+_SECONDS_PER_CALL = 0.5
 
 
 class _Parts(NamedTuple):
@@ -260,8 +263,11 @@ class _Total(tff.framework.Ingestable, tff.framework.CardinalityCarrying):
     return {}
 
   async def ingest(self, executor):
-    total = await asyncio.wrap_future(self._total)
-    return await executor.create_value(total, self._type_spec)
+    future = asyncio.wrap_future(self._total)
+    while not (await asyncio.wait([future], timeout=_SECONDS_PER_CALL))[0]:
+      # Raises an error if the worker is lost, so that it starts again at once.
+      await executor.create_value(True, tff.TensorType(np.bool_))
+    return await executor.create_value(future.result(), self._type_spec)
 
 
 async def _send(executor, value, type_spec):
