@@ -120,46 +120,34 @@ def _compile(computation) -> Union[_Parts, tff.Computation]:
   up_to_merge = tff.framework.to_call_dominant(
     form.up_to_merge.to_building_block()
   )
+  # The last of the local values is the aggregation, which is the result.
   *local_values, (_, aggregation) = up_to_merge.result.locals
-  contribution, zero, *functions = aggregation.argument
-  work = tff.framework.Lambda(
-    up_to_merge.parameter_name,
-    up_to_merge.parameter_type,
-    tff.framework.Block(local_values, contribution),
+  contributions, zero, *functions = aggregation.argument
+  create = tff.framework.ConcreteComputation.from_building_block
+  work = create(
+    tff.framework.Lambda(
+      up_to_merge.parameter_name,
+      up_to_merge.parameter_type,
+      tff.framework.Block(local_values, contributions),
+    )
   )
-  zero = dict(local_values)[zero.name]
+  create_zero = create(dict(local_values)[zero.name].function)
+  accumulate, merge, report = map(create, functions)
+  total_type = accumulate.type_signature.parameter[0]
 
-  def aggregate(parameter, value, zero):
-    return tff.framework.Lambda(
-      parameter.name,
-      parameter.type_signature,
-      tff.framework.Call(
-        aggregation.function, tff.framework.Struct([value, zero, *functions])
-      ),
+  @tff.federated_computation(contributions.type_signature)
+  def begin(contributions):
+    return tff.federated_aggregate(
+      contributions, create_zero(), accumulate, merge, report
     )
 
-  contributions = tff.framework.Reference(
-    'contributions', contribution.type_signature
-  )
-  both = tff.framework.Reference(
-    'both',
-    tff.StructType([contribution.type_signature, zero.type_signature]),
-  )
-  return _Parts(
-    *(
-      _to_native(tff.framework.ConcreteComputation.from_building_block(block))
-      for block in (
-        work,
-        aggregate(contributions, contributions, zero),
-        aggregate(
-          both,
-          tff.framework.Selection(both, index=0),
-          tff.framework.Selection(both, index=1),
-        ),
-      )
-    ),
-    finish=_to_native(form.after_merge),
-  )
+  @tff.federated_computation(contributions.type_signature, total_type)
+  def add(contributions, total):
+    return tff.federated_aggregate(
+      contributions, total, accumulate, merge, report
+    )
+
+  return _Parts(*map(_to_native, (work, begin, add, form.after_merge)))
 
 
 def _to_native(computation):
