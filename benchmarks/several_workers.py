@@ -1,7 +1,7 @@
 """Seconds and memory of a round over several workers, side by side.
 
 The paper's FEMNIST CNN; a tenth of the clients has 300 examples, the others 7,
-in an order of chance. All contenders use all cores of the machine, and one
+in random order. All contenders use all cores of the machine, and one
 thread for a client in training:
 
 *   one worker, which trains a client on each core, as a run's does;
@@ -15,7 +15,6 @@ worker; what it shares with other processes counts in parts (PSS).
 
 import contextlib
 import os
-import time
 
 import numpy as np
 import tensorflow_federated as tff
@@ -82,7 +81,9 @@ def _compare(n, scheme):
   print(f'{"":28}{"s/round":>9}{"x one":>8}  MB of each worker')
   for name, values in seconds.items():
     ratio = np.median(values / seconds[_ONE])
-    megabytes = ', '.join(f'{peak.of_process[pid]:.0f}' for pid in workers[name])
+    megabytes = ', '.join(
+      f'{peak.of_process[pid]:.0f}' for pid in workers[name]
+    )
     print(f'{name:28}{np.median(values):9.3f}{ratio:8.2f}  {megabytes}')
 
 

@@ -87,9 +87,7 @@ def _train(process):
     ('fused threshold sampling', 2, None),
   ],
 )
-def test_results_are_those_of_one_worker(
-  name, num_workers, num_subrounds
-):
+def test_results_are_those_of_one_worker(name, num_workers, num_subrounds):
   process, expected = _process_and_results(name)
   participants = [
     output.metrics['aggregator']['participants'] for output in expected

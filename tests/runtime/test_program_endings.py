@@ -211,7 +211,9 @@ with execution.use_distributed_context(workers=2):
   print(*[child.pid for child in children()], flush=True)
   run_all({[str(path) for path in paths]!r})
 """) as program:
-    workers = [psutil.Process(int(i)) for i in program.stdout.readline().split()]
+    workers = [
+      psutil.Process(int(i)) for i in program.stdout.readline().split()
+    ]
     assert len(workers) == 2
     for path in paths:
       tools.wait_until(path.exists, 'the computation')

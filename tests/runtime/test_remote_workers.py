@@ -17,6 +17,7 @@ from tests.runtime import tools
 from tff_ocs import execution
 from tff_ocs.runtime import channels
 
+
 @tff.federated_computation(
   tff.FederatedType(np.float32, tff.SERVER),
   tff.FederatedType((np.float32, [3]), tff.CLIENTS),

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import cast
 from typing import Optional
 
 import tensorflow_federated as tff
@@ -180,14 +181,16 @@ def use_distributed_context(
       f' addresses={addresses!r} and workers={workers!r}.'
     )
   if addresses is None:
-    num_workers = arguments.check_integer('workers', workers)
-    all_workers = [
+    num_workers = arguments.check_integer('workers', cast(int, workers))
+    all_workers: list[workers_lib.Worker] = [
       workers_lib.LocalWorker(start_timeout, num_on_machine=num_workers)
       for _ in range(num_workers)
     ]
   else:
     all_workers = [
-      workers_lib.RemoteWorker(address, start_timeout)
+      workers_lib.RemoteWorker(
+        address, start_timeout, timeout_name='start_timeout'
+      )
       for address in _check_addresses(addresses)
     ]
   if num_subrounds is None:
@@ -251,8 +254,7 @@ class _Context(tff.program.FederatedContext):
     return future.result()
 
   def close(self) -> None:
-    """Ends all computations, the workers that are this context's, the threads.
-    """
+    """Ends the computations, the threads, and the workers of this context."""
     # A forked process has a copy of the context, but what the context runs on
     # is not the copy's to end.
     if os.getpid() == self._pid:

@@ -8,8 +8,8 @@ the order of the clients, as in one worker, and the result is the same, bit for
 bit, however many workers there are.
 
 TFF's `MergeableCompExecutionContext` adds the workers' sums instead, in the
-order in which the workers are ready. That changes the last bits from run to
-run. It also waits for its workers in one event loop, which TFF's
+order in which the workers are ready. That changes the last bits, with three or
+more workers from run to run. It also waits for its workers in one event loop, which TFF's
 `RemoteExecutor` blocks, so that remote workers compute one after the other.
 """
 
@@ -94,7 +94,10 @@ class Distributor:
       _split(arg, compiled.work.type_signature.parameter, self._num_shares)
     )
     num_workers = min(len(self._threads), len(shares))
-    totals = [concurrent.futures.Future() for _ in shares]
+    totals: dict[int, concurrent.futures.Future] = {
+      i: concurrent.futures.Future() for i in range(len(shares))
+    }
+    last_total = totals[len(shares) - 1]
     for first in range(num_workers):
       indices = range(first, len(shares), num_workers)
       self._threads[first].start(
@@ -102,7 +105,7 @@ class Distributor:
       )
     last_worker = (len(shares) - 1) % num_workers
     return self._threads[last_worker].start(
-      functools.partial(_finish, compiled, shares[-1], totals[-1])
+      functools.partial(_finish, compiled, shares[-1], last_total)
     )
 
 
@@ -173,7 +176,7 @@ def _has_clients(type_spec: Any) -> bool:
 async def _add_up(
   parts: _Parts,
   shares: Sequence['_Share'],
-  totals: Sequence[concurrent.futures.Future],
+  totals: dict[int, concurrent.futures.Future],
   indices: Iterable[int],
   context: executors.WorkerContext,
 ) -> None:
@@ -195,6 +198,8 @@ async def _add_up(
       totals[i].set_exception(error)
     else:
       totals[i].set_result(total)
+      # As large as a model, and not needed any more.
+      totals.pop(i - 1, None)
 
 
 async def _finish(
@@ -304,9 +309,7 @@ def _split(arg: Any, type_spec: Any, num_shares: int) -> Iterator[_Share]:
   num_clients = _count_clients(arg, type_spec)
   num_shares = max(1, min(num_shares, num_clients))
   for i in range(num_shares):
-    start, stop = (
-      num_clients * k // num_shares for k in (i, i + 1)
-    )
+    start, stop = (num_clients * k // num_shares for k in (i, i + 1))
     yield _Share(_take(arg, type_spec, slice(start, stop)), stop - start)
 
 

@@ -321,8 +321,9 @@ def threads_per_client() -> int:
 def _count_parallel_clients(num_on_machine: int = 1) -> int:
   """Returns how many clients a local worker trains at the same time.
 
-  As many as keep the worker's part of the cores busy. With more, which is TFF's default, their
-  updates drive each other out of the caches, and all are held in memory.
+  As many as keep the worker's part of the cores busy. With more, which is TFF's
+  default, their updates drive each other out of the caches, and all are held in
+  memory.
   """
   threads = threads_per_client()
   if threads <= 0:

@@ -143,18 +143,24 @@ class RemoteWorker(Worker):
 
   outlives_context = True
 
-  def __init__(self, address: str, connect_timeout: float):
+  def __init__(
+    self,
+    address: str,
+    connect_timeout: float,
+    timeout_name: str = 'connect_timeout',
+  ):
     """Initializes `RemoteWorker`.
 
     Args:
       address: The worker's 'host:port'.
       connect_timeout: How long the worker may take to answer, in seconds.
+      timeout_name: The name of `connect_timeout` for error messages.
 
     Raises:
       ValueError: If `address` is not of the form 'host:port', or
         `connect_timeout` is not above 0.
     """
-    super().__init__('connect_timeout', connect_timeout)
+    super().__init__(timeout_name, connect_timeout)
     match = re.fullmatch(
       r'([^\s/:\[\]]+|\[[^\s/\[\]]+\]):([0-9]{1,5})', str(address)
     )
