@@ -51,9 +51,6 @@ def _build_process(scheme, **sums):
 
 _PROCESSES = {
   'full participation': lambda: _build_process(tff_ocs.FullParticipation()),
-  'threshold sampling': lambda: _build_process(
-    tff_ocs.ThresholdSampling(5.0, first_cohort_size=NUM_CLIENTS)
-  ),
   'fused threshold sampling': lambda: forms.fuse(
     _build_process(
       tff_ocs.ThresholdSampling(5.0, first_cohort_size=NUM_CLIENTS)
@@ -83,7 +80,6 @@ def _train(process):
   ('name', 'num_workers', 'num_subrounds'),
   [
     ('full participation', 3, 7),
-    ('threshold sampling', 1, 4),
     ('fused threshold sampling', 2, None),
   ],
 )
@@ -302,13 +298,17 @@ def test_workers_work_at_the_same_time(tmp_path):
     assert future.result(tools.PATIENCE_SECONDS) == 3
 
 
-def test_local_workers_share_the_cores(monkeypatch):
+def test_local_workers_share_the_cores(monkeypatch, new_workers):
   monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '1')
   monkeypatch.setattr(
     worker_process.os, 'sched_getaffinity', lambda _: set(range(6))
   )
   clients = [worker_process._count_parallel_clients(k) for k in (1, 2, 4, 9)]
   assert clients == [6, 3, 1, 1]
+  with execution.use_distributed_context(workers=2):
+    tools.total([1, 2])
+    for worker in new_workers():
+      assert '--max_concurrent_computation_calls=3' in worker.cmdline()
 
 
 # Workers that are lost.
