@@ -9,8 +9,8 @@ bit, however many workers there are.
 
 TFF's `MergeableCompExecutionContext` adds the workers' sums instead, in the
 order in which the workers are ready. That changes the last bits, with three or
-more workers from run to run. It also waits for its workers in one event loop, which TFF's
-`RemoteExecutor` blocks, so that remote workers compute one after the other.
+more workers from run to run. It also waits for its workers in one event loop,
+which TFF's `RemoteExecutor` blocks, so that they compute one after the other.
 """
 
 import asyncio
