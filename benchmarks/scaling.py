@@ -10,9 +10,7 @@ once (PSS): of the program and the worker together, and of the worker alone.
 data, for each client beyond it.
 """
 
-import concurrent.futures
 import os
-import threading
 import time
 
 import numpy as np
@@ -36,7 +34,6 @@ _ONE = flags.DEFINE_list('one', None, 'Measures METHOD,N in this process.')
 
 _METHODS = ('AOCS', 'threshold')
 _LARGEST_OF_AOCS = 512
-_SECONDS_PER_SAMPLE = 0.05
 
 
 def main(argv):
@@ -91,7 +88,7 @@ def _measure(method, n, num_rounds):
     state = process.initialize()
     tff.tensorflow.computation(lambda: True)()
     seconds = []
-    with _Peak() as peak:
+    with processes.Peak() as peak:
       for _ in range(num_rounds):
         start = time.perf_counter()
         if method != 'AOCS':
@@ -99,34 +96,12 @@ def _measure(method, n, num_rounds):
         state, _ = process.next(state, clients)
         seconds.append(time.perf_counter() - start)
   data = sum(array.nbytes for client in clients for array in client.values())
-  return np.median(seconds[1:]), peak.of_all, peak.of_worker, data / 1e6
-
-
-class _Peak:
-  """The largest memory that is seen meanwhile, in megabytes."""
-
-  of_all = 0.0
-  of_worker = 0.0
-
-  def __enter__(self):
-    self._is_over = threading.Event()
-    self._pool = concurrent.futures.ThreadPoolExecutor(1)
-    self._watching = self._pool.submit(self._watch)
-    return self
-
-  def __exit__(self, *unused_error):
-    self._is_over.set()
-    self._pool.shutdown()
-    # Raises what ended it early.
-    self._watching.result()
-
-  def _watch(self):
-    while not self._is_over.wait(_SECONDS_PER_SAMPLE):
-      program, *others = processes.process_tree(os.getpid())
-      of_worker = sum(map(processes.megabytes, others))
-      of_all = of_worker + processes.megabytes(program)
-      self.of_worker = max(self.of_worker, of_worker)
-      self.of_all = max(self.of_all, of_all)
+  of_worker = sum(
+    megabytes
+    for pid, megabytes in peak.of_process.items()
+    if pid != os.getpid()
+  )
+  return np.median(seconds[1:]), peak.total, of_worker, data / 1e6
 
 
 if __name__ == '__main__':
