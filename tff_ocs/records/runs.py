@@ -33,7 +33,9 @@ _NEEDED_COLUMNS = (
 
 
 # The part of a data set's name that says which form of it is used.
-_VARIANT = re.compile(r', (?:unbalanced|balanced|set \d)')
+_VARIANT = re.compile(
+  r', (?:(?:un)?balanced|set \d|scaled|\d+ clients held|[\d,]+ validation)'
+)
 
 
 class RunsError(ValueError):
