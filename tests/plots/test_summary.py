@@ -124,6 +124,7 @@ def test_comparisons_with_full_participation_are_paired_by_seed(tmp_path):
         tmp_path / f'{sampling}{seed}',
         sampling,
         seed=seed,
+        bits=np.arange(1, 3) * (32 if sampling == 'full' else 3),
         accuracy=[0.1, final],
         participants=[0, 3],
       )
