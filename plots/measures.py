@@ -17,6 +17,8 @@ from scipy import stats
 
 from tff_ocs.records import runs
 
+# Final accuracies count as the same if they differ by at most half a point.
+SAME_ACCURACY = 0.005
 _LEVEL = 0.95
 _RESAMPLES = 10_000
 

@@ -53,7 +53,9 @@ class Tolerance(NamedTuple):
 
 _SAME_POWER = Tolerance('5.7 to 11.3 (2^2.5 to 2^3.5)', 2**2.5, 2**3.5)
 _SAME_POWER_OR_MORE = Tolerance('at least 5.7 (2^2.5)', 2**2.5)
-_SAME_FINAL = Tolerance('within ±0.5 points', -0.005, 0.005)
+_SAME_FINAL = Tolerance(
+  'within ±0.5 points', -measures.SAME_ACCURACY, measures.SAME_ACCURACY
+)
 _SAME_CURVE = Tolerance('within ±1 point', -0.01, 0.01)
 _ABOVE_0 = Tolerance('above 0', math.nextafter(0, 1))
 _ABOVE_1 = Tolerance('above 1', math.nextafter(1, 2))

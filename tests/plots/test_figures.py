@@ -111,7 +111,8 @@ def test_seeds_and_data_stand_in_the_figure(tmp_path, monkeypatch):
     'caption': (
       'made-up numbers, set 1, n=32, in place of FEMNIST set 1. Data: made-up'
       ' numbers; source: synthetic. Client step size: $2^{-3}$ (full'
-      ' participation, uniform, AOCS); 0.1 (OCS). Mean ± standard deviation over seeds.'
+      ' participation, uniform, AOCS); 0.1 (OCS). Mean ± standard deviation'
+      ' over seeds.'
     ),
     'best_so_far': False,
   }
