@@ -34,6 +34,15 @@ _FLAGS_OF_STEP_SIZE = (
   'server_learning_rate',
 )
 
+# Flags that are part of the name of a run's folder, where they are not as in
+# the paper.
+_FLAGS_IN_NAMES = (
+  'algorithm',
+  'compression',
+  'client_weighting',
+  'cohort_weight',
+)
+
 
 class SettingError(ValueError):
   """Raised if flags contradict each other or the data."""
@@ -85,11 +94,12 @@ def _define_sampling(define):
   define.enum(
     'sampling',
     'aocs',
-    ['full', 'uniform', 'ocs', 'aocs'],
+    ['full', 'uniform', 'ocs', 'aocs', 'threshold'],
     'The clients that send their update: all clients of the cohort (full); each'
     ' with the same probability m / n (uniform); or by optimal client sampling,'
     ' with probabilities that are computed from the norms of the updates,'
-    ' exactly (ocs) or from sums only (aocs).',
+    ' exactly (ocs), from sums only (aocs), or in one round trip, with a'
+    ' threshold that is learnt from former rounds (threshold).',
   )
   define.integer(
     'clients_per_round',
@@ -111,6 +121,13 @@ def _define_sampling(define):
     4,
     'j_max, the largest number of recalibrations with --sampling=aocs.',
     lower_bound=0,
+  )
+  define.enum(
+    'cohort_weight',
+    'known',
+    ['known', 'unknown'],
+    'With --sampling=threshold: whether the server knows the total weight of a'
+    ' cohort before the round, and so takes it into account.',
   )
   define.string(
     'availability',
@@ -306,6 +323,11 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
           f'--{name}={values[name].value} needs --data_source=tff, found'
           f' --data_source={values.data_source}.'
         )
+  if values.cohort_weight == 'unknown' and values.sampling != 'threshold':
+    raise SettingError(
+      '--cohort_weight=unknown needs --sampling=threshold, found'
+      f' --sampling={values.sampling}: no other sampling uses it.'
+    )
   if values.algorithm == 'dsgd':
     for name in ('client_epochs', 'server_learning_rate'):
       if values[name].value != 1:
@@ -365,7 +387,7 @@ def run_name(
   m = '' if values.sampling == 'full' else f'_m{values.expected_clients:g}'
   others = ''.join(
     f'_{values[name].value}'
-    for name in ('algorithm', 'compression', 'client_weighting')
+    for name in _FLAGS_IN_NAMES
     if values[name].value != values[name].default
   )
   if availability.setting is not None:
