@@ -176,6 +176,7 @@ def draw_figures(
         sys.exit(f'error: figure {name} cannot be drawn: {error}')
       _report(f'figure {name} is not drawn: {error}')
       failed.append(name)
+  tables = [table for table in tables if len(table)]
   if figure == 'all' and tables:
     with files.replacing(draw.output_dir / _TABLE) as partial:
       # Digits that do not depend on the order of sums.
@@ -315,11 +316,11 @@ class _Drawer(NamedTuple):
     paths = [
       self.output_dir / f'figure_{name}.{ending}' for ending in self.formats
     ]
-    if name == '2':
+    if name == '2':  # It has no lines.
       of_set, caption = sizes.find_sizes(self.groups, self.cache_dir)
       self.output_dir.mkdir(parents=True, exist_ok=True)
       sizes.plot_sizes(of_set, paths, caption=caption)
-      drawn = sizes.tabulate(of_set)
+      drawn = pd.DataFrame()
     else:
       drawn = self._draw_runs(name, paths)
     print(paths[0])

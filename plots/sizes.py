@@ -8,7 +8,6 @@ from typing import Optional
 from typing import Union
 
 import numpy as np
-import pandas as pd
 from matplotlib import figure
 from matplotlib import style
 from matplotlib import ticker
@@ -128,20 +127,6 @@ def _check_same_data(group, of_set):
         f' {recorded[1]} examples, but set {number} has {found[0]} with'
         f' {found[1]} here: it is other data.'
       )
-
-
-def tabulate(of_set: Mapping[int, np.ndarray]) -> pd.DataFrame:
-  """A row for each set: the clients, as points, and their mean size."""
-  return pd.DataFrame(
-    {
-      'panel': 'Examples of a client',
-      'line': f'set {number}',
-      'points': len(sizes),
-      'last_place': sizes.max(),
-      'mean_of_points': sizes.mean(),
-    }
-    for number, sizes in of_set.items()
-  )
 
 
 def plot_sizes(

@@ -58,7 +58,6 @@ def test_all_figures_with_runs_are_drawn(tmp_path, drawn, capsys):
   ]
   table = pd.read_csv(tmp_path / 'figures' / 'figures.csv', dtype=str)
   assert list(dict.fromkeys(table['figure'])) == [
-    '2',
     '3',
     '8',
     '13',
