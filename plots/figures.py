@@ -274,7 +274,8 @@ def _select_compressed(groups):
     if group.method.compression is not None
   }
   selected = {}
-  for sampling in {method.sampling: None for _, method in compressed}:
+  samplings = [g.method.sampling for g in groups if g.method.compression]
+  for sampling in dict.fromkeys(samplings):
     experiments = {
       experiment for experiment, m in compressed if m.sampling == sampling
     }

@@ -13,8 +13,6 @@ import pathlib
 import sys
 from typing import Optional
 
-import pandas as pd
-
 from experiments import participation
 from experiments import tune
 from plots import claims
@@ -64,10 +62,9 @@ def redraw(
       output_dir=str(output),
     )
   _redraw_participation(results / 'participation', output / 'participation')
-  for path in sorted((results / 'tuning').glob('*/tuning.csv')):
-    folder = output / 'tuning' / path.parent.name
+  for path, table in claims.read_tuning(results / 'tuning', None).items():
+    folder = output / path.parent.relative_to(results)
     folder.mkdir(parents=True, exist_ok=True)
-    table = pd.read_csv(path)
     tune.write_results(
       folder, table, tune.published_of(table), tune.caption_of(table)
     )
