@@ -229,8 +229,8 @@ _WIDTH_OF_INSET = 0.56
 _HEIGHTS_OF_INSET = (0.26, 0.4)
 # The inset shows the rounds from this part of them on.
 _START_OF_INSET = 1 / 3
-# Methods whose last mean is at most so far below the best one coincide, in
-# parts of the panel's height. A larger range needs no inset.
+# Methods coincide whose last mean is at most so far below the best one, and the
+# others at most by this range, in parts of the panel's height.
 _COINCIDING = 0.03
 _LARGEST_RANGE = 0.2
 
@@ -253,11 +253,12 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
     ends[label]
     for label, last in lasts.items()
     if best - last <= _COINCIDING * height
+    and best - ends[label].min() <= _LARGEST_RANGE * height
   ]
+  if len(near) < 2:
+    return
   low = min(end.min() for end in near)
   high = max(end.max() for end in near)
-  if len(near) < 2 or high - low > _LARGEST_RANGE * height:
-    return
   behind = last_round * _LEFT_OF_INSET
   lowest = min(
     average['mean'][average.index >= behind].min()

@@ -313,7 +313,7 @@ def _bits(evidence: Evidence) -> list[Check]:
 
   to_target = f'bits to a lasting {_TARGET:.0%}'
   below_40 = Tolerance('at most 40 %', high=0.4)
-  about_85 = Tolerance('80 to 90 %', 0.8, 0.9)
+  about_85 = Tolerance('at least 80 %', 0.8)
   return [
     _measure(
       Check(data, f'{to_target}, full / AOCS, m=3', 'ratio', '8', _SAME_POWER),
