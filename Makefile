@@ -5,7 +5,7 @@ PYTEST_ARGS ?=
 # Flags of the reproduction, for example REPRODUCE_ARGS=--scale=smoke.
 REPRODUCE_ARGS ?=
 
-.PHONY: help demo reproduce test lint bench docs venv lock clean
+.PHONY: help demo reproduce test lint bench docs venv lock results clean
 
 help:
 	@echo 'make demo      run the demonstration (experiments/demo.py)'
@@ -13,6 +13,7 @@ help:
 	@echo 'make test      run the tests'
 	@echo 'make lint      check style and formatting with ruff, types with mypy'
 	@echo 'make bench     measure speed and memory (benchmarks/)'
+	@echo 'make results   draw the published figures and tables again'
 	@echo 'make docs      build the guides and the API reference into site/'
 	@echo 'make venv      set up .venv; the targets above do it when needed'
 	@echo 'make lock      resolve requirements.in into requirements.lock (needs uv)'
@@ -42,6 +43,10 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.sweep
 	$(PYTHON) -m benchmarks.memory
 	$(PYTHON) -m benchmarks.cohort_sizes
+
+# CACHE: the folder of emnist_all.sqlite, which figure 2 needs.
+results: .venv/stamp
+	$(PYTHON) -m tools.results $(CACHE)
 
 docs: .venv/stamp
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

@@ -105,9 +105,10 @@ def find_sizes(
   }
   for group in of_femnist:
     _check_same_data(group, of_set)
+  # A file in TFF's format need not hold TFF's data: its name says what it is.
+  named = '' if source == 'tff' else f'; source: {source}'
   caption = (
-    f'Data: {name}; source: {source}. Large: with more examples than the'
-    ' average client.'
+    f'Data: {name}{named}. Large: with more examples than the average client.'
   )
   return of_set, caption
 
