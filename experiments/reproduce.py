@@ -189,7 +189,7 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """What is to be done with the data that is there.
+  """All work for the data that is there.
 
   Attributes:
     jobs: The runs, by experiment.

@@ -31,7 +31,7 @@ _LINE = re.compile(r'([\d-]+ [\d:]+),(\d+) INFO Round (\d+): ', re.MULTILINE)
 
 
 class Timing(NamedTuple):
-  """What a run of an experiment takes.
+  """The costs of a run of an experiment.
 
   Attributes:
     startup_seconds: The time from the start to the first round, and after the
@@ -104,7 +104,7 @@ def measure(
 
 
 def _read(folder: pathlib.Path) -> Timing:
-  """What can be read from the folder of a run of two rounds."""
+  """Reads the costs, but the start, from a run of two rounds."""
   metrics = pd.read_csv(folder / 'metrics.csv')
   # The first round also compiles.
   round_seconds = float(metrics['seconds'].iloc[-1])
@@ -128,7 +128,7 @@ def _read(folder: pathlib.Path) -> Timing:
 
 
 class Estimate(NamedTuple):
-  """What remains to be done.
+  """The cost of the runs that are not finished.
 
   Attributes:
     runs: The number of runs.

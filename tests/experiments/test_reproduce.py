@@ -215,7 +215,7 @@ def test_searches_find_the_runs_of_the_plan(tmp_path, scale):
   for step in plan.steps:
     if not step.name.startswith('tune'):
       continue
-    # What the program that the step starts would run first.
+    # The runs that the program of the step starts first.
     values = flags.FlagValues()
     tune.define_flags(values)
     arguments = values(['tune', *step.command[2:]])
