@@ -75,8 +75,8 @@ def caption_of(group: runs.Group, repeats: int) -> str:
   )
   return (
     f'{experiment.title}{in_place_of}. Data: {experiment.data}.'
-    f' {group.settings["total_rounds"]} rounds, {repeats} seeds. Differences are'
-    ' paired by seed, with 95 % intervals.'
+    f' {group.settings["total_rounds"]} rounds, {repeats} seeds. Differences'
+    ' are paired by seed, with 95 % intervals.'
   )
 
 

@@ -1,4 +1,4 @@
-"""What is measured on runs to compare methods.
+"""Measures runs, to compare methods.
 
 Methods are compared by pairs of runs with the same seed, which have the same
 cohorts, initial weights, shuffles and coins. An accuracy is *reached* in the

@@ -202,7 +202,7 @@ def _compressions(methods):
 
 
 def describe_line(average: pd.DataFrame) -> dict[str, float]:
-  """What `plot_panels` returns of a line."""
+  """The row that `plot_panels` returns for a line, without its names."""
   finite = average.dropna()
   if finite.empty:
     return {'points': 0}

@@ -160,7 +160,7 @@ class Evidence:
     self.tuned = tuned
 
   def title(self, name: str, n: int) -> str:
-    """What the data of an experiment is called; the paper's name if unknown."""
+    """The name of an experiment's data; the paper's if there are no runs."""
     titles = {
       group.experiment.title
       for group in self.groups
