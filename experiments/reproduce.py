@@ -236,7 +236,7 @@ def build_plan(values: flags.FlagValues) -> Plan:
     of_enough, step = _plan_enough(scale.enough, added, values)
     runs[scale.enough.experiment] += of_enough
     steps.append(step)
-  steps += _plan_drawing(output_dir, _database_folder(values))
+  steps += _plan_drawing(output_dir, _femnist_folder(values))
   return Plan(runs, timed, steps, left_out)
 
 
@@ -250,12 +250,18 @@ def _find_source(values, experiment) -> sources.Source:
   )
 
 
-def _database_folder(values) -> Optional[str]:
-  """The folder of the file that figure 2 is drawn from, if it is used."""
-  is_used = values.scale == 'paper' and values.data_dir is None
-  folder = sources.cache_folder(values.cache_dir)
-  is_there = (folder / sources.DATABASES['femnist']).is_file()
-  return str(folder) if is_used and is_there else None
+def _femnist_folder(values) -> Optional[str]:
+  """The folder of the data that figure 2 is drawn from, if it is all there."""
+  if values.scale == 'smoke':
+    return None
+  if values.data_dir is not None:
+    folder = pathlib.Path(values.data_dir)
+    names = {name for of in sources.AUTHORS_FILES.values() for name in of}
+  else:
+    folder = sources.cache_folder(values.cache_dir)
+    names = {sources.DATABASES['femnist']}
+  is_there = all((folder / name).is_file() for name in names)
+  return str(folder) if is_there else None
 
 
 def _plan_published(published, found) -> dict[str, list[job_lib.Job]]:
@@ -334,12 +340,12 @@ def _campaign(values, program, experiment, folder) -> list[str]:
   return command
 
 
-def _plan_drawing(output_dir, database_folder) -> list[Step]:
+def _plan_drawing(output_dir, femnist_folder) -> list[Step]:
   """The commands of the figures, tables and claims."""
   results_dir = f'--results_dir={output_dir / "runs"}'
   figures = [results_dir, f'--output_dir={output_dir / "figures"}']
-  if database_folder is not None:
-    figures.append(f'--cache_dir={database_folder}')
+  if femnist_folder is not None:
+    figures.append(f'--cache_dir={femnist_folder}')
   return [
     Step('figures', ['-m', 'plots.figures', *figures]),
     Step(

@@ -124,8 +124,8 @@ def _define_flags():
   paths.define_path(
     'cache_dir',
     None,
-    'For figure 2 of runs with --data_source=tff: the folder of'
-    ' emnist_all.sqlite. Nothing is downloaded.',
+    'For figure 2 of runs with --data_source=tff or authors: the folder of'
+    " emnist_all.sqlite, or that of the authors' files. Nothing is downloaded.",
   )
 
 

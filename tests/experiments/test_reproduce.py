@@ -11,6 +11,7 @@ from experiments.campaigns import estimate
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
+from experiments.campaigns import sources
 from tests import command_lines
 from tests.experiments import linear
 from tff_ocs.records import runs
@@ -263,6 +264,15 @@ def test_no_data_at_all_is_one_line(tmp_path):
   assert not (tmp_path / 'out').exists()
 
 
+def test_guide_says_how_many_runs_there_are(tmp_path):
+  cache_dir = tmp_path / 'data'
+  touch_databases(cache_dir, *sources.DATABASES.values())
+  plan = reproduce.build_plan(parse(f'--cache_dir={cache_dir}'))
+  num_runs = sum(map(len, plan.jobs.values()))
+  guide = (job_lib.ROOT / 'docs' / 'reproduce.md').read_text()
+  assert f'{num_runs} runs if all' in guide.replace('\n', ' ')
+
+
 def test_unknown_experiment_is_named():
   with pytest.raises(flags.Error, match='--experiments.*must be some of femni'):
     parse('--experiments=femnist_4')
@@ -281,3 +291,22 @@ def test_runs_in_folders_are_run_and_found(tmp_path):
   linear.run(*command[3:])
   assert jobs.is_finished(job, tmp_path)
   assert len(runs.read_run(tmp_path / job.name).metrics) == job.total_rounds
+
+
+def test_figure_2_is_drawn_from_the_data_of_the_runs(tmp_path):
+  def folder(*arguments):
+    plan = reproduce.build_plan(parse(f'--cache_dir={tmp_path}', *arguments))
+    (step,) = (step for step in plan.steps if step.name == 'figures')
+    flag = '--cache_dir='
+    return [a[len(flag) :] for a in step.command if a.startswith(flag)]
+
+  assert folder() == []
+  (tmp_path / 'emnist_all.sqlite').touch()
+  assert folder() == [str(tmp_path)]
+  assert folder('--scale=smoke') == []
+  authors = tmp_path / 'authors'
+  touch_databases(authors, 'cookup_train_1.h5', 'cookup_train_2.h5', 'test.h5')
+  # All three sets are in the figure.
+  assert folder(f'--data_dir={authors}') == []
+  (authors / 'cookup_train_3.h5').touch()
+  assert folder(f'--data_dir={authors}') == [str(authors)]

@@ -12,6 +12,7 @@ import pytest
 from plots import figures
 from plots import sizes
 from tests.plots import made_up
+from tests.tasks import authors_files
 from tff_ocs.records import runs
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -469,6 +470,24 @@ def test_sizes_are_made_from_the_file(tmp_path):
     'figure_2.pdf',
     'figure_2.png',
   ]
+
+
+def test_sizes_of_runs_on_the_authors_files_are_read_from_them(tmp_path):
+  authors_files.write_files(tmp_path)
+  made_up.write_run(
+    tmp_path / 'runs' / 'run',
+    of={**made_up.FEMNIST, 'data_source': 'authors'},
+    pool_clients=20,
+    pool_examples=100,
+  )
+  groups, _ = runs.find_groups(tmp_path / 'runs')
+  of_set, caption = sizes.find_sizes(groups, str(tmp_path))
+  assert {number: sorted(of)[::-1] for number, of in of_set.items()} == (
+    authors_files.SIZES
+  )
+  assert caption.startswith(
+    "Data: the authors' unbalanced Federated EMNIST, digits; source: authors."
+  )
 
 
 def test_sizes_of_other_data_than_the_runs_are_an_error(tmp_path):
