@@ -286,7 +286,7 @@ def _plan_search(
   search: Search, added: Sequence[str], values: flags.FlagValues
 ) -> tuple[list[job_lib.Job], Step]:
   """The first runs of a search, and the command that ends it."""
-  added = [*added, *search.flags]
+  added = _last_of_each([*added, *search.flags])
   folder = f'tuning/{search.experiment}'
   first = tune.build_jobs(
     paper_runs.read(search.experiment, search.methods), search.grid, 1, added
@@ -306,7 +306,7 @@ def _plan_enough(
   enough: Enough, added: Sequence[str], values: flags.FlagValues
 ) -> tuple[list[job_lib.Job], Step]:
   """The runs of a search for the number of participants, and its command."""
-  added = [*added, *enough.flags]
+  added = _last_of_each([*added, *enough.flags])
   command = _campaign(
     values, 'participation', enough.experiment, 'participation'
   )
@@ -325,6 +325,11 @@ def _plan_enough(
     [job._replace(name=f'participation/{job.name}') for job in all_jobs],
     Step('participation', [*command, '--', *added]),
   )
+
+
+def _last_of_each(of_runs: Sequence[str]) -> list[str]:
+  """The flags without those that a later flag of the same name replaces."""
+  return list({flag.split('=')[0]: flag for flag in of_runs}.values())
 
 
 def _campaign(values, program, experiment, folder) -> list[str]:
