@@ -105,6 +105,12 @@ def test_interval_of_few_seeds_is_their_range_and_of_many_students():
   assert measures.estimate_mean(values) == estimate
 
 
+def test_interval_has_the_percentiles_of_few_seeds():
+  # Resamples of 3 ones in 10 have a mean of 0.7 or more in 1.06 % of all cases.
+  # This is more than the tail of Hesterberg's interval, 0.86 %.
+  assert measures.estimate_mean([1] * 3 + [0] * 7).high == pytest.approx(0.7)
+
+
 def test_interval_covers_as_often_as_its_docstring_says():
   # With this seed always the same; the deviation of each share is 0.01.
   rng = np.random.default_rng(1)
@@ -121,6 +127,8 @@ def test_ratio_is_one_of_means_of_paired_seeds():
   # The pairs agree, however much the seeds differ.
   assert estimate == pytest.approx((10, 10, 10, 3))
   assert measures.estimate_ratio([1, 3], [1, 1])[:3] == (2, 1, 3)
+  # Not the mean of the ratios, which is 2.
+  assert measures.estimate_ratio([1, 9], [1, 3]).value == 2.5
 
 
 def test_what_is_never_reached_is_infinite():
