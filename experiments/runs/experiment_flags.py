@@ -360,7 +360,11 @@ def step_size(
   if values.client_learning_rate is not None:
     step_size = values.client_learning_rate
     return step_size, f'Client step size: {step_size:g}, as given.'
+  # The paper has no --sampling=threshold, which is optimal sampling, too.
+  sampling = 'ocs' if values.sampling == 'threshold' else values.sampling
   differing = []
+  if sampling != values.sampling:
+    differing.append(f'--sampling={values.sampling}')
   for name in dict.fromkeys((*_FLAGS_OF_STEP_SIZE, *of_paper.settings)):
     if name == 'expected_clients' and values.sampling == 'full':
       continue
@@ -369,7 +373,7 @@ def step_size(
       differing.append(f'--{name}={value}')
   line = (
     f"Client step size: {of_paper.value:g}, the paper's for {of_paper.data}"
-    f' with --sampling={values.sampling}.'
+    f' with --sampling={sampling}.'
   )
   if differing:
     line += (

@@ -185,7 +185,7 @@ def test_computations_that_one_worker_runs(new_workers):
     assert len(new_workers()) == 1
 
 
-# What cannot be split.
+# Computations that cannot be split.
 
 
 @pytest.mark.parametrize(

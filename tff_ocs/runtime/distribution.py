@@ -170,7 +170,7 @@ def _has_clients(type_spec: Any) -> bool:
   )
 
 
-# What runs in the threads.
+# Coroutines of the threads.
 
 
 async def _add_up(
