@@ -33,6 +33,7 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.probabilities
 	$(PYTHON) -m benchmarks.startup
 	$(PYTHON) -m benchmarks.scaling
+	$(PYTHON) -m benchmarks.several_workers
 	$(PYTHON) -m benchmarks.reading
 	$(PYTHON) -m benchmarks.sweep
 	$(PYTHON) -m benchmarks.memory

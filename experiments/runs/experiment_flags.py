@@ -226,7 +226,10 @@ def _define_training(define):
     'worker_address',
     None,
     "The 'host:port' of a TFF worker that is to do the work, started there by"
-    ' python -m tff_ocs.worker. If not given, one is started on this machine.',
+    ' python -m tff_ocs.worker; or of several, separated by commas, among which'
+    ' the clients of a round are divided (with --sampling=threshold, full, or'
+    ' uniform without --availability). The results do not depend on it. If not'
+    ' given, one worker is started on this machine.',
   )
   _validate_positive(define, 'client_learning_rate')
   _validate_positive(define, 'server_learning_rate')
