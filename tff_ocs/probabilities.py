@@ -332,8 +332,8 @@ def update_threshold(
   if x <= 1 and not np.any((p > 0) & (p < 1)):
     return state
   num_rounds = state.num_rounds + 1
-  factor = min(math.exp(max(eta, 1 / num_rounds) * (x - 1)), c * x)
-  return ThresholdState(float(state.threshold * factor), num_rounds)
+  step = min(max(eta, 1 / num_rounds) * (x - 1), math.log(c * x))
+  return ThresholdState(float(state.threshold * math.exp(step)), num_rounds)
 
 
 def sampling_variance(norms, probabilities) -> float:

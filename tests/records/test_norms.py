@@ -21,7 +21,8 @@ def test_norms_are_read_bit_for_bit_with_the_largest_first(tmp_path):
   for round_num, norms in enumerate(rounds):
     writer.write(norms, round_num)
   for norms, read in zip(rounds, norms_lib.read_norms(tmp_path)):
-    np.testing.assert_array_equal(np.float32(read), np.sort(norms)[::-1])
+    assert read.dtype == np.float64
+    np.testing.assert_array_equal(read, np.sort(norms)[::-1])
   header = (tmp_path / 'norms.csv').read_text().splitlines()[0]
   assert header.split(',') == ['round', *(f'norm_{i:04d}' for i in range(14))]
 

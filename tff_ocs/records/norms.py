@@ -72,12 +72,16 @@ def read_norms(path: Union[str, os.PathLike]) -> list[np.ndarray]:
   """
   table = metrics.read_metrics(path, NORMS)
   metrics.check_rounds(table, NORMS)
-  values = table.drop(columns='round').to_numpy()
+  # As they were recorded, in float32.
+  values = table.drop(columns='round').to_numpy().astype(np.float32)
   if np.any((values < 0) | np.isinf(values)):
     raise files.RecordError(
       f'its {NORMS} has a norm that is not finite and at least 0'
     )
-  return [np.sort(of_round[~np.isnan(of_round)])[::-1] for of_round in values]
+  return [
+    np.sort(of_round[~np.isnan(of_round)])[::-1].astype(np.float64)
+    for of_round in values
+  ]
 
 
 def are_recorded(path: Union[str, os.PathLike]) -> bool:
