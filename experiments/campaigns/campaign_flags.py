@@ -60,19 +60,29 @@ def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
   )
 
 
-def define_methods(values: flags.FlagValues) -> None:
-  """Defines the flags that choose methods, m and n."""
+def define_methods(
+  values: flags.FlagValues, allowed: Sequence[str] = paper_runs.METHODS
+) -> None:
+  """Defines the flags that choose methods, m and n.
+
+  Args:
+    values: The flags to add them to.
+    allowed: The methods that --methods may name.
+  """
   define = definer.Definer(values)
   define.list(
     'methods',
     ['full', 'uniform', 'aocs'],
-    "The samplings to run: full, uniform, aocs, as in the paper's figures, or"
-    ' ocs, whose results are those of aocs.',
+    "The methods to run: full, uniform, aocs, as in the paper's figures; ocs,"
+    ' whose results are those of aocs; threshold, which needs one round trip;'
+    ' and, for cifar100 in a sweep, uniform_ocs_step, which is uniform sampling'
+    ' with the step size of OCS. A method with one m, for example ocs_m3, is'
+    ' run with this m only.',
   )
   define.validate(
     'methods',
-    lambda methods: methods and not set(methods) - set(paper_runs.METHODS),
-    message=f'must be some of {",".join(paper_runs.METHODS)}',
+    lambda methods: methods and all(_is_method(m, allowed) for m in methods),
+    message=f'must be some of {",".join(allowed)}, each with or without an _mM',
   )
   define.list(
     'expected_clients',
@@ -91,6 +101,13 @@ def define_methods(values: flags.FlagValues) -> None:
     "The size n of the cohort. If not given, the paper's.",
     lower_bound=1,
   )
+
+
+def _is_method(text, allowed) -> bool:
+  method, m = paper_runs.split_method(text)
+  if m is not None and (method == 'full' or not 0 < m < math.inf):
+    return False
+  return method in allowed
 
 
 def are_different(

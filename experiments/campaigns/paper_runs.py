@@ -1,12 +1,13 @@
-"""The runs of the paper.
+"""The runs of the paper, and those that are compared with them.
 
 Each file in `flags/` holds the flags of one run. Its name consists of the
-experiment, the sampling and m: `femnist_1_aocs_m3.flags`.
+experiment, the method and m: `femnist_1_aocs_m3.flags`.
 """
 
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 from typing import Optional
 
 from experiments.campaigns import job
@@ -19,9 +20,54 @@ EXPERIMENTS = (
   'shakespeare_128',
   'cifar100',
 )
-METHODS = ('full', 'uniform', 'ocs', 'aocs')
+SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
+# The last one, which only CIFAR100 has, is uniform sampling with the step size
+# of OCS.
+METHODS = (*SAMPLINGS, 'uniform_ocs_step')
+
+
+class Published(NamedTuple):
+  """The runs of one experiment in `results/`.
+
+  Attributes:
+    experiment: One of `EXPERIMENTS`.
+    methods: The methods, as `read` takes them.
+    repeats: The number of seeds.
+    total_rounds: The number of rounds of each run.
+  """
+
+  experiment: str
+  methods: tuple[str, ...]
+  repeats: int
+  total_rounds: int
+
+
+_ON_FEMNIST = ('full', 'uniform', 'ocs_m3', 'aocs', 'threshold')
+PUBLISHED = (
+  Published('femnist_1', _ON_FEMNIST, 5, 151),
+  Published('femnist_2', _ON_FEMNIST, 5, 151),
+  Published('femnist_3', _ON_FEMNIST, 5, 151),
+  Published(
+    'shakespeare_32', ('full', 'uniform', 'aocs', 'threshold_m2'), 3, 151
+  ),
+  Published(
+    'shakespeare_128', ('full', 'uniform_m4', 'aocs', 'threshold_m4'), 1, 151
+  ),
+  # The paper's 1,001 rounds take days.
+  Published(
+    'cifar100', ('full', 'uniform', 'uniform_ocs_step', 'aocs'), 1, 301
+  ),
+)
 
 _FOLDER = pathlib.Path(__file__).parents[1] / 'flags'
+
+
+def split_method(text: str) -> tuple[str, Optional[float]]:
+  """Splits 'aocs_m3' into 'aocs' and 3; m is `None` if the text has none."""
+  match = re.fullmatch(r'(.*)_m(\d+(?:\.\d+)?)', text)
+  if match is None:
+    return text, None
+  return match.group(1), float(match.group(2))
 
 
 def read(
@@ -35,8 +81,9 @@ def read(
 
   Args:
     experiment: One of `EXPERIMENTS`, or 'paper' for all of them.
-    methods: Some of `METHODS`.
-    expected_clients: The values of m, instead of the paper's.
+    methods: Some of `METHODS`, each with or without one m: 'aocs_m3', 'aocs'.
+    expected_clients: The values of m of the methods without one, instead of the
+      paper's.
     clients_per_round: n, instead of the paper's.
 
   Returns:
@@ -46,14 +93,25 @@ def read(
     of the method's first run. The data source, which no file holds, comes first
     among the flags, so that it is the first setting that is compared with a run
     in a folder.
+
+  Raises:
+    JobError: If the experiment does not have one of the methods.
   """
   experiments = EXPERIMENTS if experiment == 'paper' else (experiment,)
-  return [
+  split = [split_method(text) for text in methods]
+  for method, _ in split:
+    if not any(_find_files(name, method, None) for name in experiments):
+      raise job.JobError(f'{experiment} has no runs of the method {method}.')
+  runs = [
     _build_run(name, method, m, path, clients_per_round)
     for name in experiments
-    for method in dict.fromkeys(methods)
-    for m, path in _find_files(name, method, expected_clients)
+    for method, of_method in split
+    for m, path in _find_files(
+      name, method, expected_clients if of_method is None else [of_method]
+    )
   ]
+  # A method that is given twice is run once.
+  return list({run.name: run for run in runs}.values())
 
 
 def _find_files(experiment, method, expected_clients):
@@ -64,7 +122,7 @@ def _find_files(experiment, method, expected_clients):
     match = pattern.fullmatch(path.stem)
     if match:
       files[match.group(1) and int(match.group(1))] = path
-  if method == 'full' or expected_clients is None:
+  if not files or method == 'full' or expected_clients is None:
     return sorted(files.items())
   first = files[min(files)]
   return [(m, files.get(m, first)) for m in sorted(expected_clients)]

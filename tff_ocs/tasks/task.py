@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,21 +26,26 @@ class Task:
       [batch, ...].
     train: The clients' examples.
     test: The validation set, never seen in training.
+    sha256_of_files: The SHA-256 of the files of the data by name, where their
+      content is not known from their name.
   """
 
   data_name: str
   model: tff.learning.models.FunctionalModel
   train: client_data.ClientData
   test: client_data.Examples
+  sha256_of_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def describe(self) -> dict[str, object]:
     """Describes the data for the record of a run.
 
     Returns:
       The name of the data and the numbers of training clients, training
-      examples and validation examples.
+      examples and validation examples; and `sha256_of_files`, if there is one.
     """
+    files = dict(self.sha256_of_files)
     return {
+      **({'sha256_of_files': files} if files else {}),
       'data': self.data_name,
       'pool_clients': len(self.train.client_ids),
       'pool_examples': sum(self.train.num_examples.values()),
