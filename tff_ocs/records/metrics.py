@@ -284,9 +284,9 @@ def _parse(text: str, name: str) -> pd.DataFrame:
       f"its {name} is separated by ';' instead of ',', as some spreadsheets"
       ' save it'
     )
-  for column in names:
-    if names.count(column) > 1:
-      raise files.RecordError(f'its {name} has the column {column!r} twice')
+  for heading in names:
+    if names.count(heading) > 1:
+      raise files.RecordError(f'its {name} has the column {heading!r} twice')
   numbers = np.empty((len(rows), len(names)))
   for index, row in enumerate(rows):
     where = f'line {index + 2} of its {name}'

@@ -92,7 +92,7 @@ def test_femnist(name, of_known, of_unknown, of_uniform):
   assert variance_over_ocs(of, uniform(of)(M)) == pytest.approx(
     of_uniform, abs=0.06
   )
-  # What it spends by itself.
+  # The participants without scaling.
   with_weight, without = spend(known(of)(M)), spend(unknown(of)(M))
   assert 0.975 < with_weight.mean() < 0.99
   assert np.percentile(with_weight, 95) < 1.5 and with_weight.max() < 1.85
