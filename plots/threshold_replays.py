@@ -116,7 +116,7 @@ def _draw_variances(axis, by_sampling):
     ratio = by_sampling[name]['variance_equal_spend'].cumsum() / of_ocs
     axis.plot(ratio.index, ratio, label=label, **_LOOKS[name])
   _format_log(axis)
-  axis.set_ylabel('Sum of variances / that of OCS')
+  axis.set_ylabel('Variance / that of OCS')
 
 
 def _format_log(axis):
