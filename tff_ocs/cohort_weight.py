@@ -1,4 +1,4 @@
-"""The total weight of a cohort, where the server knows it before the round."""
+"""The total weight of a cohort, which the server can know before the round."""
 
 from typing import Any
 
