@@ -138,6 +138,7 @@ def _run(folder, settings, values, load_task, availability):
       folder=folder,
       name=values.sampling,
       availability=q_of_client,
+      norms_writer=folder.open_norms() if values.record_norms else None,
     )
 
 
