@@ -14,9 +14,6 @@ from matplotlib import ticker
 from plots import panels
 from tff_ocs.records import runs
 
-# Samplings differ in marker, colour and dash, so that grey prints work too.
-_MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D', 'aocs': '^'}
-_OTHER_MARKER = 'P'
 _MARKER_SIZE = 3.4
 _CHOSEN_SIZE = 5
 # Between the first and the last method's point of a step size, as a part of the
@@ -76,7 +73,7 @@ def _draw(axis, method, rows, shift, published, look):
   y = 100 * rows['holdout_accuracy_mean'].to_numpy(float)
   deviation = 100 * rows['holdout_accuracy_std'].to_numpy(float)
   color = look['color']
-  marker = _MARKERS.get(method.sampling, _OTHER_MARKER)
+  marker = panels.MARKERS.get(method.sampling, panels.OTHER_MARKER)
   (drawn,) = axis.plot(
     x,
     y,

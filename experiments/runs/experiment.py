@@ -118,9 +118,21 @@ def _run(folder, settings, values, load_task, availability):
     pool_weight=source.known_weight,
   )
   record = _build_client_record(values, task)
-  with contextlib.suppress(forms.FormError):  # Of more than one round trip.
+  addresses = (
+    [] if values.worker_address is None else values.worker_address.split(',')
+  )
+  try:
     process = forms.fuse(process)
-  with _use_worker(values.worker_address):
+  except forms.FormError as error:  # Of more than one round trip.
+    if len(addresses) > 1:
+      raise experiment_flags.SettingError(
+        f'--worker_address={values.worker_address} names several workers, over'
+        f' which a round of --sampling={values.sampling} cannot be divided,'
+        ' because what a client sends depends on a sum of the same round. Use'
+        ' one worker; or --sampling=threshold, full, or uniform without'
+        ' --availability.'
+      ) from error
+  with _use_workers(addresses):
     # The folder is made only if there is a worker.
     folder.start(
       settings_lib.Settings.from_json({**settings, **task.describe()}),
@@ -140,19 +152,23 @@ def _run(folder, settings, values, load_task, availability):
       name=values.sampling,
       client_record=record,
       devices=_build_devices(values, task) if values.simulate_devices else None,
+      norms_writer=folder.open_norms() if values.record_norms else None,
     )
 
 
 @contextlib.contextmanager
-def _use_worker(address):
-  """Enters the TFF context and waits until its worker answers."""
+def _use_workers(addresses):
+  """Enters the TFF context and waits until its workers answer."""
   with contextlib.ExitStack() as stack:
     try:
-      if address is None:
-        stack.enter_context(execution.use_local_context())
+      if len(addresses) > 1:
+        stack.enter_context(execution.use_distributed_context(addresses))
+      elif addresses:
+        stack.enter_context(execution.use_remote_context(*addresses))
       else:
-        stack.enter_context(execution.use_remote_context(address))
-      tff.tensorflow.computation(lambda: True)()
+        stack.enter_context(execution.use_local_context())
+      # A client for each worker.
+      _sum([1] * max(1, len(addresses)))
     except ValueError as error:
       raise experiment_flags.SettingError(
         f'--worker_address: {error}'
@@ -161,6 +177,11 @@ def _use_worker(address):
       # There is nothing yet that could be resumed.
       raise experiment_flags.SettingError(str(error)) from error
     yield
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _sum(values):
+  return tff.federated_sum(values)
 
 
 def _build_scheme(values):

@@ -265,7 +265,10 @@ def _define_training(define):
     'worker_address',
     None,
     "The 'host:port' of a TFF worker that is to do the work, started there by"
-    ' python -m tff_ocs.worker. If not given, one is started on this machine.',
+    ' python -m tff_ocs.worker; or of several, separated by commas, among which'
+    ' the clients of a round are divided (with --sampling=threshold, full, or'
+    ' uniform without --availability). The results do not depend on it. If not'
+    ' given, one worker is started on this machine.',
   )
   _validate_positive(define, 'client_learning_rate')
   _validate_positive(define, 'server_learning_rate')
@@ -334,6 +337,12 @@ def _define_folder(define):
     10,
     'The number of rounds from one checkpoint to the next.',
     lower_bound=1,
+  )
+  define.bool(
+    'record_norms',
+    False,
+    "Record the norms of all clients of each cohort in norms.csv in the run's"
+    ' folder, for experiments.threshold. In a deployment no server sees them.',
   )
   define.bool(
     'resume',
@@ -444,7 +453,11 @@ def step_size(
   if values.client_learning_rate is not None:
     step_size = values.client_learning_rate
     return step_size, f'Client step size: {step_size:g}, as given.'
+  # The paper has no --sampling=threshold, which is optimal sampling, too.
+  sampling = 'ocs' if values.sampling == 'threshold' else values.sampling
   differing = []
+  if sampling != values.sampling:
+    differing.append(f'--sampling={values.sampling}')
   for name in dict.fromkeys((*_FLAGS_OF_STEP_SIZE, *of_paper.settings)):
     if name == 'expected_clients' and values.sampling == 'full':
       continue
@@ -453,7 +466,7 @@ def step_size(
       differing.append(f'--{name}={value}')
   line = (
     f"Client step size: {of_paper.value:g}, the paper's for {of_paper.data}"
-    f' with --sampling={values.sampling}.'
+    f' with --sampling={sampling}.'
   )
   if differing:
     line += (

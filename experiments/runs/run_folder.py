@@ -5,13 +5,14 @@ It holds
 *   `config.json`: every setting, what the data is, the versions of the packages
     and of this code, and the threads, on which results depend bit for bit;
 *   `metrics.csv`: one line for each round, see docs/metrics.md;
+*   `norms.csv`: with --record_norms, the norms of each round's cohort;
 *   `weights.npz`: the final weights, which exist once the run is finished;
 *   `checkpoints/`: while the run is not finished, see `checkpoints`;
 *   `clients.csv`: with `--evaluate_clients`, a line for each client;
 *   `events/`: the metrics for TensorBoard;
 *   `log.txt`.
 
-`tff_ocs.records` defines, writes and reads the first three.
+`tff_ocs.records` defines, writes and reads the first four.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ from experiments.runs import code_version
 from tff_ocs import execution
 from tff_ocs.records import files
 from tff_ocs.records import metrics as metrics_lib
+from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import settings as settings_lib
 from tff_ocs.records import weights as weights_lib
 
@@ -51,7 +53,10 @@ _WRITTEN = (
   'log.txt',
   'metrics.*csv*',
   'clients.*csv*',
+  'norms.*csv*',
 )
+# Files that were being written when a former run ended.
+_TEMPORARY = ('metrics.csv_temp*', 'norms.csv_temp*')
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',
@@ -171,7 +176,7 @@ class RunFolder:
       )
     former = None if self._overwrite else self._read_config()
     with files.explaining_write_errors(self.path):
-      for pattern in _WRITTEN if self._overwrite else ('metrics.csv_temp*',):
+      for pattern in _WRITTEN if self._overwrite else _TEMPORARY:
         for path in self.path.glob(pattern):
           shutil.rmtree(path) if path.is_dir() else path.unlink()
     environment = _describe_environment(worker_address)
@@ -187,7 +192,7 @@ class RunFolder:
     self._check_metrics_of_checkpoints()
     self._metrics = metrics_lib.MetricsWriter(self.path)
     self._check_weights_of_metrics(settings.total_rounds)
-    self.checkpoints.drop_from(self._metrics.num_rounds)
+    self.checkpoints.drop_from(self._metrics.num_rounds, metrics_lib.METRICS)
     with files.explaining_write_errors(self.path / 'events'):
       self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
         self.path / 'events'
@@ -230,6 +235,32 @@ class RunFolder:
           collections.OrderedDict(metrics), round_num
         )
       )
+
+  def open_norms(self) -> norms_lib.NormsWriter:
+    """Opens `norms.csv`, to start or continue it.
+
+    Returns:
+      Its writer. A round is to be written there before it is released.
+
+    Raises:
+      OSError: If the file cannot be read or written.
+      RecordError: If the run can only be continued without it, since rounds up
+        to its first checkpoint were not recorded, or if the file is damaged.
+    """
+    is_missing = self.checkpoints.are_there and not norms_lib.are_recorded(
+      self.path
+    )
+    if not is_missing:
+      writer = norms_lib.NormsWriter(self.path)
+      is_missing = self.checkpoints.are_all_from(writer.num_rounds)
+    if is_missing:
+      raise files.RecordError(
+        f'{self.path} cannot be continued with --record_norms: the norms of'
+        ' former rounds were not recorded. Nothing is lost. Use'
+        ' --norecord_norms, or --overwrite to start the run again.'
+      )
+    self.checkpoints.drop_from(writer.num_rounds, norms_lib.NORMS)
+    return writer
 
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
     """Writes `weights.npz`, drops the checkpoints and frees the folder."""

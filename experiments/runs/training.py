@@ -22,6 +22,7 @@ from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from tff_ocs import probabilities
 from tff_ocs.records import clients
+from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
 
@@ -50,6 +51,7 @@ def train(
   name: str,
   client_record: Optional[client_record_lib.ClientRecord] = None,
   devices: Optional[devices_lib.Devices] = None,
+  norms_writer: Optional[norms_lib.NormsWriter] = None,
 ) -> None:
   """Trains, and writes the metrics and the final weights.
 
@@ -76,6 +78,7 @@ def train(
       them.
     devices: The clients' devices, whose time is recorded, for a process that
       reveals its clients.
+    norms_writer: If the norms of each cohort are recorded: their writer.
 
   Raises:
     OSError: If the folder cannot be written to.
@@ -132,6 +135,8 @@ def train(
       metrics['validation_accuracy'] = evaluation.accuracy
       metrics['validation_loss'] = evaluation.loss
       shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+    if norms_writer is not None:
+      norms_writer.write(output['aggregator']['norms'], round_num)
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
     _warn(metrics, round_num)

@@ -24,6 +24,7 @@ NOT_SETTINGS = (
   'environment',
   'output_dir',
   'overwrite',
+  'record_norms',
   'resume',
   'rounds_per_checkpoint',
   'run_name',
