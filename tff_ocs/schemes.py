@@ -454,8 +454,8 @@ class ThresholdSampling(SamplingScheme):
   nobody sends, unless `first_cohort_size` or `initial_threshold` is given, and
   tau becomes sum_i u_i / m.
 
-  The aggregate is unbiased, since tau is fixed before the coins are tossed. In a
-  single round more or fewer than m clients are expected to send. In the long
+  The aggregate is unbiased, since tau is fixed before the coins are tossed. In
+  a single round more or fewer than m clients are expected to send. In the long
   run the mean is m, or above m if norms keep changing by large factors from
   round to round; docs/theory.md has the proofs.
 
