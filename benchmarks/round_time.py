@@ -19,12 +19,15 @@ machine's speed cancels out.
     largest client first, and the mean of the updates. The floor. With
     --bare_variants come first its times for other numbers of client threads and
     of threads within a client's operations.
-*   tff_ocs: this package, with full participation, AOCS and OCS, m = n / 10.
+*   tff_ocs: this package, with full participation, AOCS, OCS and threshold
+    sampling, m = n / 10; where a method needs one round trip only, also fused,
+    see `tff_ocs.runtime.forms`.
 *   tff.learning: `build_weighted_fed_avg` in TFF's own context, as its users
     run it; for `femnist` only.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import subprocess
 import sys
@@ -39,6 +42,7 @@ from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
 from tff_ocs import simple_fedavg
+from tff_ocs.runtime import forms
 from tff_ocs.tasks import cifar100
 from tff_ocs.tasks import femnist
 from tff_ocs.tasks import shakespeare
@@ -137,14 +141,20 @@ def _compare(name):
   own_context = tff_ocs.execution.use_local_context()
   tff_context = tff.backends.native.create_sync_local_cpp_execution_context()
   n = len(workload.cohorts[0])
-  schemes = {
-    'full': tff_ocs.FullParticipation(),
-    'AOCS': tff_ocs.ApproximateOptimalSampling(n / 10),
-    'OCS': tff_ocs.OptimalSampling(n / 10),
+  full = tff_ocs.FullParticipation()
+  threshold = tff_ocs.ThresholdSampling(n / 10, first_cohort_size=n)
+  processes = {
+    'full': _build_process(workload, full),
+    'full, fused': forms.fuse(_build_process(workload, full)),
+    'AOCS': _build_process(
+      workload, tff_ocs.ApproximateOptimalSampling(n / 10)
+    ),
+    'OCS': _build_process(workload, tff_ocs.OptimalSampling(n / 10)),
+    'threshold, fused': forms.fuse(_build_process(workload, threshold)),
   }
   with own_context as context:
-    for method, scheme in schemes.items():
-      contenders[f'tff_ocs, {method}'] = _build_own(workload, scheme, context)
+    for method, process in processes.items():
+      contenders[f'tff_ocs, {method}'] = _build_own(process, context)
     if name == 'femnist':
       for loop in ('DATASET_ITERATOR', 'DATASET_REDUCE'):
         contenders[f'tff.learning, {loop}'] = _build_tff_learning(
@@ -302,14 +312,17 @@ def _build_bare(workload, client_threads):
   return run_round
 
 
-def _build_own(workload, scheme, context):
-  """A round of this package."""
-  process = tff_ocs.build_federated_averaging_process(
+def _build_process(workload, scheme):
+  return tff_ocs.build_federated_averaging_process(
     workload.model,
     scheme,
     client_learning_rate=workload.learning_rate,
     batch_size=workload.batch_size,
   )
+
+
+def _build_own(process, context):
+  """A round of this package."""
   with tff.framework.get_context_stack().install(context):
     state = {'state': process.initialize()}
 
@@ -318,8 +331,13 @@ def _build_own(workload, scheme, context):
       {'x': x, 'y': y, 'seed': simple_fedavg.client_seed(0, round_num, str(i))}
       for i, x, y in cohort
     ]
+    before = state['state']
+    with contextlib.suppress(ValueError):  # Only threshold sampling has one.
+      before = tff_ocs.set_cohort_weight(
+        before, sum(len(y) for _, _, y in cohort)
+      )
     with tff.framework.get_context_stack().install(context):
-      state['state'], _ = process.next(state['state'], data)
+      state['state'], _ = process.next(before, data)
 
   return run_round
 

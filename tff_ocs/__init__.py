@@ -11,6 +11,7 @@ from tff_ocs._version import __version__
 
 if typing.TYPE_CHECKING:
   from tff_ocs import aggregator
+  from tff_ocs import cohort_weight
   from tff_ocs import communication
   from tff_ocs import compression
   from tff_ocs import execution
@@ -23,9 +24,11 @@ if typing.TYPE_CHECKING:
   from tff_ocs import simple_fedavg
   from tff_ocs import tasks
   from tff_ocs.aggregator import ClientSamplingFactory
+  from tff_ocs.cohort_weight import set_cohort_weight
   from tff_ocs.schemes import ApproximateOptimalSampling
   from tff_ocs.schemes import FullParticipation
   from tff_ocs.schemes import OptimalSampling
+  from tff_ocs.schemes import ThresholdSampling
   from tff_ocs.schemes import UniformSampling
   from tff_ocs.simple_fedavg import build_distributed_sgd_process
   from tff_ocs.simple_fedavg import build_federated_averaging_process
@@ -37,10 +40,12 @@ _MODULES = {
   'ClientSamplingFactory': 'aggregator',
   'FullParticipation': 'schemes',
   'OptimalSampling': 'schemes',
+  'ThresholdSampling': 'schemes',
   'UniformSampling': 'schemes',
   'as_unweighted_aggregator': 'unweighted',
   'build_distributed_sgd_process': 'simple_fedavg',
   'build_federated_averaging_process': 'simple_fedavg',
+  'set_cohort_weight': 'cohort_weight',
 }
 
 __all__ = (
@@ -48,12 +53,14 @@ __all__ = (
   'ClientSamplingFactory',
   'FullParticipation',
   'OptimalSampling',
+  'ThresholdSampling',
   'UniformSampling',
   '__version__',
   'aggregator',
   'as_unweighted_aggregator',
   'build_distributed_sgd_process',
   'build_federated_averaging_process',
+  'cohort_weight',
   'communication',
   'compression',
   'execution',
@@ -63,6 +70,7 @@ __all__ = (
   'records',
   'schemes',
   'secure_sums',
+  'set_cohort_weight',
   'simple_fedavg',
   'tasks',
 )

@@ -38,6 +38,18 @@ class ApproximateProbabilities(NamedTuple):
   num_iterations: int
 
 
+class ThresholdState(NamedTuple):
+  """The memory of one-round-trip sampling, see `update_threshold`.
+
+  Attributes:
+    threshold: tau, in the units of the norms; 0 while it is not known.
+    num_rounds: The number of rounds from which a known tau was updated.
+  """
+
+  threshold: float = 0.0
+  num_rounds: int = 0
+
+
 def _check_rounds(norms) -> np.ndarray:
   norms = np.asarray(norms, dtype=np.float64)
   if norms.ndim == 0 or norms.size == 0:
@@ -249,6 +261,79 @@ def batch_probabilities(
     return _optimal(norms, m)
   limit = arguments.check_integer('max_iterations', max_iterations, 0)
   return _approximate(norms, m, limit)[0]
+
+
+def threshold_probabilities(norms, threshold: float) -> np.ndarray:
+  """The probabilities p_i = min(u_i / tau, 1) for a given threshold tau.
+
+  With `sampling_threshold` they are those of Eq. (7). With a threshold that
+  does not depend on the norms this is the threshold sampling of Duffield, Lund
+  and Thorup, *Learn more, sample less*, IEEE Transactions on Information Theory
+  51(5), 2005: of all p with the same sum it has the smallest variance Eq. (6).
+
+  Args:
+    norms: The weighted norms u_i = w_i ||U_i|| >= 0, of shape [n].
+    threshold: tau > 0, in the units of the norms.
+
+  Returns:
+    A float64 array of shape [n].
+
+  Raises:
+    TypeError: If `threshold` is not a number.
+    ValueError: If an argument is out of range.
+  """
+  tau = arguments.check_positive('threshold', threshold)
+  return np.minimum(_check_norms(norms) / tau, 1.0)
+
+
+def update_threshold(
+  state: ThresholdState,
+  norms,
+  probabilities,
+  expected_clients: float,
+  *,
+  eta: float = 0.3,
+  c: float = 3.0,
+) -> ThresholdState:
+  """The threshold for the next round, from sums over this one.
+
+  With x = sum_i p_i / m and t = `state.num_rounds` + 1,
+
+      log tau <- log tau + min(max(eta, 1 / t) (x - 1), log(c x)).
+
+  The state stays as it is if all norms are 0, and if x <= 1 although no p_i
+  lies between 0 and 1: then all clients with u_i > 0 are sure to send. If tau
+  is not known yet, or nobody has a positive probability, tau becomes sum_i u_i
+  / m, which is at least the threshold of Eq. (7). See docs/theory.md.
+
+  Args:
+    state: The `ThresholdState` before the round.
+    norms: The round's norms u_i = n_i ||U_i|| / N_t >= 0, of shape [n].
+    probabilities: The round's p_i in [0, 1], of shape [n].
+    expected_clients: The long-run mean m > 0 of the number of participants.
+    eta: The step of the controller, above 0.
+    c: The limit of a rise of tau, above 1.
+
+  Returns:
+    The `ThresholdState` after the round.
+
+  Raises:
+    TypeError: If an argument is not a number of its kind.
+    ValueError: If an argument is out of range.
+  """
+  m = arguments.check_positive('expected_clients', expected_clients)
+  eta = arguments.check_positive('eta', eta)
+  p = np.asarray(probabilities, dtype=np.float64)
+  total_norm, x = _check_norms(norms).sum(), p.sum() / m
+  if total_norm == 0:
+    return state
+  if state.threshold == 0 or x == 0:
+    return ThresholdState(float(total_norm / m), state.num_rounds)
+  if x <= 1 and not np.any((p > 0) & (p < 1)):
+    return state
+  num_rounds = state.num_rounds + 1
+  factor = min(math.exp(max(eta, 1 / num_rounds) * (x - 1)), c * x)
+  return ThresholdState(float(state.threshold * factor), num_rounds)
 
 
 def sampling_variance(norms, probabilities) -> float:

@@ -25,6 +25,10 @@ i is available, see `tff_ocs.aggregator`.
 Clients send float32 scalars. They are summed in float64, since C = (m - n + I)
 / P of Algorithm 2 loses digits to cancellation when n is large.
 
+OCS, AOCS and uniform sampling with an unknown n broadcast what they have summed
+in the same round. A deployment in one round trip, such as TFF's
+`MapReduceForm`, can run the other schemes only, see `tff_ocs.runtime.forms`.
+
 A scheme of your own is a subclass of `SamplingScheme` with one method, `build`;
 docs/extend.md has an example.
 """
@@ -197,17 +201,7 @@ class FullParticipation(SamplingScheme):
   """Every client sends: p_i = 1."""
 
   def build(self, scalar_sum_factory=None):
-    @tff.federated_computation
-    def init_fn():
-      return tff.federated_value((), tff.SERVER)
-
-    def next_fn(state, clients):
-      del clients
-      return scheme_output(
-        state, tff.federated_value(np.float32(1), tff.CLIENTS)
-      )
-
-    return SchemeProgram(init_fn, next_fn)
+    return _build_with_constant(np.float32(1))
 
   def __repr__(self):
     return 'FullParticipation()'
@@ -216,22 +210,38 @@ class FullParticipation(SamplingScheme):
 class UniformSampling(SamplingScheme):
   """Every client sends with probability min(m / n, 1), independently."""
 
-  def __init__(self, expected_clients: float):
+  def __init__(
+    self, expected_clients: float, cohort_size: Optional[int] = None
+  ):
     """Initializes `UniformSampling`.
 
     Args:
       expected_clients: The expected number m > 0 of clients that send in a
         round; not necessarily an integer. With m >= n all clients send.
+      cohort_size: The size n of the cohort, where it is known beforehand. Then
+        nothing is summed, and the scheme needs one round trip. In a cohort of
+        another size, or of which not all clients are available, clients still
+        send with min(m / n, 1): other than m clients are expected to send. If
+        not given, the available clients are counted in each round.
 
     Raises:
-      TypeError: If `expected_clients` is not a number.
-      ValueError: If it is not finite or not above 0.
+      TypeError: If an argument is not a number of its kind.
+      ValueError: If an argument is out of range.
     """
     self.expected_clients = arguments.check_positive(
       'expected_clients', expected_clients
     )
+    if cohort_size is not None:
+      cohort_size = arguments.check_integer('cohort_size', cohort_size)
+    self._cohort_size = cohort_size
 
   def build(self, scalar_sum_factory=None):
+    if self._cohort_size is None:
+      return self._build_with_count(scalar_sum_factory)
+    p = np.float32(min(self.expected_clients / self._cohort_size, 1.0))
+    return _build_with_constant(p)
+
+  def _build_with_count(self, scalar_sum_factory):
     count_sum = create_scalar_sum(scalar_sum_factory, 'clients')
     m = self.expected_clients
 
@@ -257,7 +267,11 @@ class UniformSampling(SamplingScheme):
     return SchemeProgram(count_sum.initialize, next_fn)
 
   def __repr__(self):
-    return f'UniformSampling(expected_clients={self.expected_clients:g})'
+    size = self._cohort_size
+    known_size = '' if size is None else f', cohort_size={size}'
+    return (
+      f'UniformSampling(expected_clients={self.expected_clients:g}{known_size})'
+    )
 
 
 class OptimalSampling(SamplingScheme):
@@ -436,6 +450,203 @@ class ApproximateOptimalSampling(SamplingScheme):
     )
 
 
+class ThresholdSampling(SamplingScheme):
+  """Optimal client sampling in one round trip, with a carried threshold.
+
+  Eq. (7) of the paper reads p_i = min(u_i / tau, 1). OCS and AOCS compute tau
+  from the norms of the round, so that all clients wait for an answer before
+  they send. This scheme takes tau from former rounds: a client decides as soon
+  as it has trained, and the server sees sums only, once. In round t
+
+      u_i = n_i ||U_i|| / N_t,        p_i = min(u_i / tau, 1),
+
+  with N_t the total weight of the cohort. It is 1 unless
+  `tff_ocs.set_cohort_weight` sets it before the round; where the server knows
+  it, it should: the aggregate is divided by the cohort's own total weight, so
+  that without it small cohorts are given too few participants.
+
+  Clients add u_i, p_i and whether 0 < p_i < 1 to three sums. With x = sum_i p_i
+  / m, and t the number of rounds learnt from, this one included, the server
+  sets
+
+      log tau <- log tau + min(max(eta, 1 / t) (x - 1), log(c x)).
+
+  The threshold stays as it is if all norms are 0, and if x <= 1 although all
+  clients with u_i > 0 are sure to send. In the first round, tau is not known:
+  nobody sends, unless `first_cohort_size` or `initial_threshold` is given, and
+  tau becomes sum_i u_i / m.
+
+  The aggregate is unbiased, since tau is fixed before the coins are tossed, and
+  the number of participants is m in the long run; docs/theory.md has proofs. In
+  a single round more or fewer than m clients are expected to send.
+
+  Sampling with p_i = min(u_i / tau, 1) is threshold sampling: Duffield, Lund
+  and Thorup, *Learn more, sample less*, IEEE Transactions on Information Theory
+  51(5), 2005. `probabilities.threshold_probabilities` and
+  `probabilities.update_threshold` are the reference.
+
+  The state has, next to that of the sums, `threshold` and `cohort_weight`
+  (float64; a threshold of 0 is not known) and `num_rounds` (int32). Clients
+  with u_i = 0 do not send.
+  """
+
+  def __init__(
+    self,
+    expected_clients: float,
+    *,
+    eta: float = 0.3,
+    c: float = 3.0,
+    first_cohort_size: Optional[int] = None,
+    initial_threshold: Optional[float] = None,
+  ):
+    """Initializes `ThresholdSampling`.
+
+    Args:
+      expected_clients: The long-run mean m > 0 of the number of clients that
+        send in a round; not necessarily an integer.
+      eta: The step of the controller, above 0. Lower it if the number of
+        participants changes too much from round to round; raise it if it is too
+        slow to return to m after the norms have changed.
+      c: How far tau may rise after a round with too many participants, above 1:
+        the same cohort would keep at least m / c. Lower it if a burst is
+        followed by rounds without participants; raise it if bursts last.
+      first_cohort_size: The size n_0 of the first cohort, of which each client
+        with u_i > 0 then sends with probability min(m / n_0, 1).
+      initial_threshold: A first value of tau, above 0, for example that of a
+        former run. One that is wrong by a factor of 10 costs two rounds.
+
+    Raises:
+      TypeError: If an argument is not a number of its kind.
+      ValueError: If an argument is out of range, or both `first_cohort_size`
+        and `initial_threshold` are given.
+    """
+    self.expected_clients = arguments.check_positive(
+      'expected_clients', expected_clients
+    )
+    self._eta = arguments.check_positive('eta', eta)
+    self._c = arguments.check_positive('c', c)
+    if self._c <= 1:
+      raise ValueError(f'c must be above 1, found {c}.')
+    if first_cohort_size is not None and initial_threshold is not None:
+      raise ValueError(
+        'At most one of first_cohort_size and initial_threshold can be given,'
+        f' found {first_cohort_size!r} and {initial_threshold!r}: with a'
+        ' threshold, the first round is like the others.'
+      )
+    self._first_probability = 0.0
+    if first_cohort_size is not None:
+      size = arguments.check_integer('first_cohort_size', first_cohort_size)
+      self._first_probability = min(self.expected_clients / size, 1.0)
+    self._initial_threshold = 0.0
+    if initial_threshold is not None:
+      self._initial_threshold = arguments.check_positive(
+        'initial_threshold', initial_threshold
+      )
+
+  def build(self, scalar_sum_factory=None):
+    scalars_sum = create_scalar_sum(
+      scalar_sum_factory, 'norm', 'probability', 'clients'
+    )
+    controller_type = tff.to_type(
+      collections.OrderedDict(
+        threshold=np.float64, num_rounds=np.int32, cohort_weight=np.float64
+      )
+    )
+
+    @tff.tensorflow.computation
+    def start():
+      return collections.OrderedDict(
+        threshold=tf.constant(self._initial_threshold, tf.float64),
+        num_rounds=tf.constant(0, tf.int32),
+        cohort_weight=tf.constant(1.0, tf.float64),
+      )
+
+    @tff.tensorflow.computation(controller_type)
+    def norm_threshold(controller):
+      # In the units of the norms n_i ||U_i||, which clients know and sum:
+      # secure sums have bounds in these units.
+      return controller['threshold'] * controller['cohort_weight']
+
+    @tff.tensorflow.computation(CLIENT_TYPE, np.float64)
+    def decide(client, threshold):
+      norm = tf.cast(client['norm'], tf.float64)
+      p = tf.where(
+        threshold > 0,
+        tf.minimum(tf.math.divide_no_nan(norm, threshold), 1.0),
+        tf.constant(self._first_probability, tf.float64),
+      )
+      # The sum is of the probabilities with which clients send.
+      p = _through_float32(tf.where(norm > 0, p, 0.0))
+      return tf.cast(p, tf.float32), collections.OrderedDict(
+        norm=norm,
+        probability=p,
+        clients=tf.cast(tf.logical_and(p > 0, p < 1), tf.float64),
+      )
+
+    @tff.tensorflow.computation(
+      controller_type, scalars_type('norm', 'probability', 'clients')
+    )
+    def learn(controller, sums):
+      return self._learn(controller, sums)
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_zip(
+        collections.OrderedDict(
+          controller=tff.federated_eval(start, tff.SERVER),
+          scalars=scalars_sum.initialize(),
+        )
+      )
+
+    def next_fn(state, clients):
+      threshold = tff.federated_map(norm_threshold, state['controller'])
+      p, scalars = tff.federated_map(
+        decide, (clients, tff.federated_broadcast(threshold))
+      )
+      sums = scalars_sum.next(state['scalars'], scalars)
+      controller = tff.federated_map(learn, (state['controller'], sums.result))
+      return scheme_output(
+        tff.federated_zip(
+          collections.OrderedDict(controller=controller, scalars=sums.state)
+        ),
+        p,
+        scalar_sum=sums.measurements,
+        scalars_per_client=3,
+      )
+
+    return SchemeProgram(init_fn, next_fn)
+
+  def _learn(self, controller, sums):
+    """`probabilities.update_threshold`, on tensors."""
+    tau, m = controller['threshold'], self.expected_clients
+    num_rounds = controller['num_rounds'] + 1
+    x = sums['probability'] / m
+    eta = tf.maximum(
+      tf.constant(self._eta, tf.float64), 1 / tf.cast(num_rounds, tf.float64)
+    )
+    mean_norm = sums['norm'] / controller['cohort_weight'] / m
+    is_known = tf.logical_and(tau > 0, x > 0)
+    all_are_sure = tf.logical_and(x <= 1, whole(sums['clients']) <= 0)
+    stays = tf.logical_or(
+      sums['norm'] <= 0, tf.logical_and(is_known, all_are_sure)
+    )
+    learnt = tf.where(
+      is_known, tau * tf.minimum(tf.exp(eta * (x - 1)), self._c * x), mean_norm
+    )
+    is_a_round = tf.logical_and(is_known, tf.logical_not(stays))
+    return collections.OrderedDict(
+      threshold=tf.where(stays, tau, learnt),
+      num_rounds=tf.where(is_a_round, num_rounds, controller['num_rounds']),
+      cohort_weight=controller['cohort_weight'],
+    )
+
+  def __repr__(self):
+    return (
+      f'ThresholdSampling(expected_clients={self.expected_clients:g},'
+      f' eta={self._eta:g}, c={self._c:g})'
+    )
+
+
 class _Algorithm2:
   """The steps of Algorithm 2, as TensorFlow computations.
 
@@ -516,6 +727,20 @@ class _Algorithm2:
 
 
 # Parts of schemes.
+
+
+def _build_with_constant(p: np.float32) -> SchemeProgram:
+  """Builds a scheme in which all clients have the same known probability."""
+
+  @tff.federated_computation
+  def init_fn():
+    return tff.federated_value((), tff.SERVER)
+
+  def next_fn(state, clients):
+    del clients
+    return scheme_output(state, tff.federated_value(p, tff.CLIENTS))
+
+  return SchemeProgram(init_fn, next_fn)
 
 
 def scalars_type(*names: str) -> tff.Type:

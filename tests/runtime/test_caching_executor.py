@@ -125,14 +125,6 @@ def _changed(state):
       3.0,
       3,
     ),
-    # The arrays of the result in another structure of this type.
-    (
-      lambda state: collections.OrderedDict(
-        weights=state['weights'], round=np.int32(7)
-      ),
-      3.0,
-      8,
-    ),
     (
       lambda state: collections.OrderedDict(
         weights=state['weights'][::-1], round=state['round']
@@ -151,6 +143,47 @@ def test_what_is_not_the_last_result_is_sent(
   after, _ = add(other(state), [1.0])
   assert (after['weights'][0], after['round']) == (first_weight, num_rounds)
   assert len(large(sent)) == 1
+
+
+@pytest.mark.parametrize('new_round', [7, np.int32(7)])
+def test_replaced_scalars_are_sent_alone(context, sent, new_round):
+  state, _ = add(initialize(), [1.0])
+  by_call = []
+  for k in range(3):
+    sent.clear()
+    state, _ = add(
+      collections.OrderedDict(weights=state['weights'], round=new_round), [1.0]
+    )
+    by_call.append(list(sent))
+    assert (state['weights'][0], state['round']) == (k + 2.0, 8)
+  # In the first call with the computation that replaces them.
+  assert not large(by_call[0])
+  for sizes in by_call[1:]:
+    assert len(sizes) == 2
+    assert sum(sizes) < 1000
+
+
+def test_other_scalars_are_replaced_in_turn(context):
+  @tff.tensorflow.computation
+  def zeros():
+    return collections.OrderedDict(
+      b=tf.zeros([]), a=tf.zeros([SIZE]), c=tf.constant(0)
+    )
+
+  @tff.federated_computation(
+    tff.FederatedType(zeros.type_signature.result, tff.SERVER)
+  )
+  def same(state):
+    return tff.federated_map(
+      tff.tensorflow.computation(lambda s: s, zeros.type_signature.result),
+      state,
+    )
+
+  state = same(zeros())
+  for name, value in (('c', 5), ('b', 2.5), ('c', 6)):
+    state = same(collections.OrderedDict({**state, name: value}))
+    assert state[name] == value
+  assert (state['b'], state['a'][0], state['c']) == (2.5, 0, 6)
 
 
 def test_former_states_can_be_used_again(context):
