@@ -6,7 +6,8 @@ Means are over seeds, +- the standard deviation of a sample. The rounds and the
 bits that it takes to reach an accuracy are means over the seeds that reach it
 at one of their evaluations; the table says how many do, if not all. Rounds are
 counted from 0, as in metrics.csv and in figures. The last column compares the
-mean bits with those of full participation.
+mean bits with those of full participation. Runs of regression targets have a
+validation loss in the place of the accuracies.
 """
 
 import math
@@ -117,7 +118,10 @@ def summarize(
     for group in groups
   )
   table['rounds'] = mean['rounds']
-  for name in ('final_accuracy', 'best_accuracy'):
+  scores = ['final_accuracy', 'best_accuracy']
+  if mean['final_accuracy'].isna().any():
+    scores += ['final_loss', 'best_loss']
+  for name in scores:
     table[f'{name}_mean'], table[f'{name}_std'] = mean[name], std[name]
   for name in ('participants_per_round', 'uplink_bits'):
     table[name] = mean[name]
@@ -135,11 +139,15 @@ def summarize(
 
 def _measure(run, accuracies):
   """The numbers of one run; NaN for accuracies that it does not reach."""
-  _, accuracy = run.evaluated('validation_accuracy')
+  column = runs.score_column(run.metrics)
+  _, score = run.evaluated(column)
+  is_loss = column == 'validation_loss'
   numbers = {
     'rounds': len(run.metrics),
-    'final_accuracy': accuracy[-1],
-    'best_accuracy': accuracy.max(),
+    'final_accuracy': math.nan if is_loss else score[-1],
+    'best_accuracy': math.nan if is_loss else score.max(),
+    'final_loss': score[-1] if is_loss else math.nan,
+    'best_loss': score.min() if is_loss else math.nan,
     'participants_per_round': run.metrics['participants'].mean(),
     'uplink_bits': run.metrics['cumulative_uplink_bits'].iloc[-1],
   }
@@ -160,13 +168,16 @@ def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
 
 def _format_table(experiment, table, accuracies):
   unit = units.choose_bits_unit(table['uplink_bits'].max())
+  is_loss = table['final_accuracy_mean'].isna().all()
+  if is_loss:
+    accuracies = ()
   header = [
     'Method',
     'Client step size',
     'Seeds',
     'Rounds',
-    'Final accuracy [%]',
-    'Best accuracy [%]',
+    'Final loss' if is_loss else 'Final accuracy [%]',
+    'Best loss' if is_loss else 'Best accuracy [%]',
     'Participants a round',
     f'Uplink [{unit.name}]',
   ]
@@ -189,10 +200,8 @@ def _format_row(row, unit, accuracies):
     tables.NONE if pd.isna(step_size) else units.format_step_size(step_size),
     str(row['seeds']),
     f'{row["rounds"]:g}',
-    tables.format_percent(
-      row['final_accuracy_mean'], row['final_accuracy_std']
-    ),
-    tables.format_percent(row['best_accuracy_mean'], row['best_accuracy_std']),
+    _format_score(row, 'final'),
+    _format_score(row, 'best'),
     f'{row["participants_per_round"]:.2f}',
     unit.format(row['uplink_bits']),
   ]
@@ -210,6 +219,17 @@ def _format_row(row, unit, accuracies):
       tables.NONE if pd.isna(ratio) else f'{ratio:.3f}',
     ]
   return cells
+
+
+def _format_score(row, which) -> str:
+  """An accuracy in per cent; the loss where there is no accuracy."""
+  if not pd.isna(row[f'{which}_accuracy_mean']):
+    return tables.format_percent(
+      row[f'{which}_accuracy_mean'], row[f'{which}_accuracy_std']
+    )
+  std = row[f'{which}_loss_std']
+  deviation = '' if pd.isna(std) else f' ± {std:.2g}'
+  return f'{row[f"{which}_loss_mean"]:.4g}{deviation}'
 
 
 def _label(group, groups):

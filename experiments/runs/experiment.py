@@ -15,8 +15,10 @@ from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from experiments.runs import run_progress
 from experiments.runs import training
+from experiments.runs import user_code
 from tff_ocs import compression
 from tff_ocs import execution
+from tff_ocs import schemes
 from tff_ocs.records import files
 from tff_ocs.records import settings as settings_lib
 from tff_ocs.tasks import client_data
@@ -48,6 +50,7 @@ def run(
       settings = {
         'experiment': described.name,
         **experiment_flags.settings(values, described.own_flags),
+        **described.own_settings,
         'client_learning_rate': learning_rate,
         'availability': availability.setting,
       }
@@ -66,6 +69,7 @@ def run(
     client_data.DataError,
     experiment_flags.SettingError,
     files.RecordError,
+    user_code.UserCodeError,
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
@@ -118,7 +122,7 @@ def _run(folder, settings, values, load_task, availability):
       rounds_per_checkpoint=values.rounds_per_checkpoint,
       seed=values.seed,
       folder=folder,
-      name=values.sampling,
+      name=experiment_flags.short_sampling(values),
       availability=q_of_client,
     )
 
@@ -151,6 +155,14 @@ def _build_scheme(values):
     return tff_ocs.UniformSampling(m)
   if values.sampling == 'ocs':
     return tff_ocs.OptimalSampling(m)
+  if user_code.is_reference(values.sampling):
+    scheme = user_code.call('sampling', values.sampling, m)
+    if not isinstance(scheme, schemes.SamplingScheme):
+      raise user_code.UserCodeError(
+        f'--sampling={values.sampling} must return a'
+        f' tff_ocs.schemes.SamplingScheme, found {type(scheme).__name__}.'
+      )
+    return scheme
   return tff_ocs.ApproximateOptimalSampling(m, values.max_iterations)
 
 

@@ -72,7 +72,9 @@ def train(
     WorkerError: If the worker cannot be started or keeps dying.
   """
   cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
-  evaluate = task_lib.build_evaluation(task.model, task.test)
+  evaluate = task_lib.build_evaluation(
+    task.model, task.test, metrics=task.metrics
+  )
   state, cumulative_bits, first_round = _start_or_resume(process, folder)
   # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
@@ -96,9 +98,14 @@ def train(
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
       evaluation = evaluate(state.weights)
-      metrics['validation_accuracy'] = evaluation.accuracy
       metrics['validation_loss'] = evaluation.loss
-      shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+      for metric, value in evaluation.others.items():
+        metrics[f'validation_{metric}'] = value
+      if evaluation.accuracy is None:
+        shown['validation loss'] = f'{evaluation.loss:.3g}'
+      else:
+        metrics['validation_accuracy'] = evaluation.accuracy
+        shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
     _warn(metrics, round_num)

@@ -20,6 +20,7 @@ class Line(NamedTuple):
   step_sizes: tuple = (0.125, 0.25, 0.5)
   accuracy: tuple = (0.6, 0.9, _NAN)
   deviation: tuple = (0.1, 0.05, _NAN)
+  loss: tuple = (0.8, 0.3, _NAN)
   chosen: int = 1
   published: float = 0.125
 
@@ -31,6 +32,7 @@ class Line(NamedTuple):
         'step_size': self.step_sizes,
         'holdout_accuracy_mean': self.accuracy,
         'holdout_accuracy_std': self.deviation,
+        'holdout_loss_mean': np.resize(self.loss, len(self.step_sizes)),
         'best': np.arange(len(self.step_sizes)) == self.chosen,
       }
     )

@@ -137,7 +137,8 @@ def _build_replacement(
     return tff.structure.pack_sequence_as(value, leaves)
 
   @tff.federated_computation(
-    type_spec, tff.FederatedType(replace.type_signature.parameter[1], tff.SERVER)
+    type_spec,
+    tff.FederatedType(replace.type_signature.parameter[1], tff.SERVER),
   )
   def replace_at_server(value, scalars):
     return tff.federated_map(replace, (value, scalars))

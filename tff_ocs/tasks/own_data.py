@@ -118,7 +118,7 @@ def from_arrays(
     model, loss, next(iter(cast.values())), num_classes, seed
   )
   if metrics is None:
-    metrics = models.default_metrics(is_classification)
+    metrics = models.default_metrics(num_classes is not None)
     _check_num_outputs(built, num_classes)
   train = {i: cast[f'client {i!r}'] for i in checked}
   if validation is None:
@@ -515,7 +515,7 @@ def _draw_validation(
       'No examples can be drawn to validate on, since each client has only one;'
       ' pass a validation set.'
     )
-  chosen = {name: [] for name in names}
+  chosen: dict[str, list[int]] = {name: [] for name in names}
   for index in rng.choice(len(candidates), num_drawn, replace=False):
     name, place = candidates[index]
     chosen[name].append(place)
@@ -526,8 +526,10 @@ def _draw_validation(
     x, y = clients[name]
     train[name] = client_data.Examples(x[~is_drawn], y[~is_drawn])
     held_out.append((x[is_drawn], y[is_drawn]))
-  x, y = zip(*held_out)
-  return train, client_data.Examples(np.concatenate(x), np.concatenate(y))
+  inputs, targets = zip(*held_out)
+  return train, client_data.Examples(
+    np.concatenate(inputs), np.concatenate(targets)
+  )
 
 
 def _check_columns(frame, client_column, label_column, feature_columns) -> None:
