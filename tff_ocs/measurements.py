@@ -84,6 +84,7 @@ def build(
   scalar_sum_factory: tff.aggregators.UnweightedAggregationFactory,
   bits_per_update: int,
   improvement_expected_clients: Optional[float],
+  measure_norms: bool,
 ) -> MeasurementsProgram:
   """Builds the program.
 
@@ -93,6 +94,7 @@ def build(
     bits_per_update: The bits that a client sends with its update.
     improvement_expected_clients: The m for which the improvement factors are
       measured; if `None`, they are not.
+    measure_norms: Whether the clients' norms are revealed to the server.
 
   Returns:
     A `MeasurementsProgram`.
@@ -149,6 +151,8 @@ def build(
         state['factors'], clients, of_scheme.probabilities
       )
       measurements.update(_by_name(of_factors))
+    if measure_norms:
+      measurements['norms'] = schemes.collect_norms(clients)
     measurements.update(
       _count_clipped(
         scalars=tff.federated_zip((of_scheme.scalar_sum, sums.measurements)),

@@ -301,33 +301,14 @@ class OptimalSampling(SamplingScheme):
 
   def build(self, scalar_sum_factory=None):
     m = self.expected_clients
-    all_norms_type = tff.TensorType(np.float64, [None])
 
-    @tff.tensorflow.computation
-    def no_norms():
-      # `federated_aggregate` needs a shape that is unknown to tracing.
-      return tf.reshape(tf.constant([], tf.float64), [-1])
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+    def threshold_from(norms):
+      return _threshold(tf.cast(norms, tf.float64), m)
 
-    @tff.tensorflow.computation(CLIENT_TYPE)
-    def norm_alone(client):
-      return tf.cast(client['norm'], tf.float64)
-
-    @tff.tensorflow.computation(all_norms_type, np.float64)
-    def append(all_norms, norm):
-      return tf.concat([all_norms, [norm]], axis=0)
-
-    @tff.tensorflow.computation(all_norms_type, all_norms_type)
-    def join(some_norms, other_norms):
-      return tf.concat([some_norms, other_norms], axis=0)
-
-    @tff.tensorflow.computation(all_norms_type)
-    def threshold_from(all_norms):
-      # The zero norms of clients that are not available change nothing in Eq.
-      # (7): both m + l - n and the sums stay the same.
-      return _threshold(all_norms, m)
-
-    @tff.tensorflow.computation(np.float64, np.float64)
-    def probability(norm, threshold):
+    @tff.tensorflow.computation(CLIENT_TYPE, np.float64)
+    def probability(client, threshold):
+      norm = tf.cast(client['norm'], tf.float64)
       # For tau = 0 the quotient is infinite: the client is sure to send.
       p = tf.minimum(norm / threshold, 1.0)
       return tf.cast(tf.where(norm > 0, p, 0.0), tf.float32)
@@ -337,12 +318,9 @@ class OptimalSampling(SamplingScheme):
       return tff.federated_value((), tff.SERVER)
 
     def next_fn(state, clients):
-      norms = tff.federated_map(norm_alone, clients)
-      threshold = tff.federated_aggregate(
-        norms, no_norms(), append, join, threshold_from
-      )
+      threshold = tff.federated_map(threshold_from, collect_norms(clients))
       p = tff.federated_map(
-        probability, (norms, tff.federated_broadcast(threshold))
+        probability, (clients, tff.federated_broadcast(threshold))
       )
       return scheme_output(state, p, scalars_per_client=1)
 
@@ -832,6 +810,39 @@ def norm_and_count(client):
     norm=tf.cast(client['norm'], tf.float64),
     clients=tf.cast(client['available'], tf.float64),
   )
+
+
+def collect_norms(clients: tff.Value) -> tff.Value:
+  """Reveals the norms of the available clients to the server.
+
+  Args:
+    clients: A structure of `CLIENT_TYPE` at `CLIENTS`.
+
+  Returns:
+    Their norms, without names, in an order that means nothing: float32 of shape
+    [number of available clients], at `SERVER`.
+  """
+  norms_type = tff.TensorType(np.float32, [None])
+
+  @tff.tensorflow.computation
+  def no_norms():
+    # `federated_aggregate` needs a shape that is unknown to tracing.
+    return tf.reshape(tf.constant([], tf.float32), [-1])
+
+  @tff.tensorflow.computation(norms_type, CLIENT_TYPE)
+  def append(norms, client):
+    new = tf.boolean_mask([client['norm']], [client['available']])
+    return tf.concat([norms, new], axis=0)
+
+  @tff.tensorflow.computation(norms_type, norms_type)
+  def join(some_norms, other_norms):
+    return tf.concat([some_norms, other_norms], axis=0)
+
+  @tff.tensorflow.computation(norms_type)
+  def report(norms):
+    return norms
+
+  return tff.federated_aggregate(clients, no_norms(), append, join, report)
 
 
 def _int32_at_server(value):

@@ -66,27 +66,31 @@ def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
   )
 
 
-def define_methods(values: flags.FlagValues) -> None:
-  """Defines the flags that choose methods, m and n."""
+def define_methods(
+  values: flags.FlagValues, allowed: Sequence[str] = paper_runs.METHODS
+) -> None:
+  """Defines the flags that choose methods, m and n.
+
+  Args:
+    values: The flags to add them to.
+    allowed: The methods that --methods may name.
+  """
   define = definer.Definer(values)
   define.list(
     'methods',
     ['full', 'uniform', 'aocs'],
-    "The samplings to run: full, uniform, aocs, as in the paper's figures; ocs,"
-    ' whose results are those of aocs; or schemes of your own, each as'
-    ' PATH.py:FUNCTION.',
+    "The methods to run: full, uniform, aocs, as in the paper's figures; ocs,"
+    ' whose results are those of aocs; threshold, which needs one round trip;'
+    ' and, for cifar100 in a sweep, uniform_ocs_step, which is uniform sampling'
+    ' with the step size of OCS. A method with one m, for example ocs_m3, is'
+    ' run with this m only. A scheme of your own is PATH.py:FUNCTION.',
   )
   define.validate(
     'methods',
-    lambda methods: (
-      methods
-      and all(
-        method in paper_runs.METHODS or user_code.is_reference(method)
-        for method in methods
-      )
-    ),
+    lambda methods: methods and all(_is_method(m, allowed) for m in methods),
     message=(
-      f'must be some of {",".join(paper_runs.METHODS)}, or PATH.py:FUNCTION'
+      f'must be some of {",".join(allowed)}, each with or without an _mM, or'
+      ' PATH.py:FUNCTION'
     ),
   )
   define.list(
@@ -106,6 +110,15 @@ def define_methods(values: flags.FlagValues) -> None:
     "The size n of the cohort. If not given, the paper's.",
     lower_bound=1,
   )
+
+
+def _is_method(text, allowed) -> bool:
+  if user_code.is_reference(text):
+    return True
+  method, m = paper_runs.split_method(text)
+  if m is not None and (method == 'full' or not 0 < m < math.inf):
+    return False
+  return method in allowed
 
 
 def are_different(

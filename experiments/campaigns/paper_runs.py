@@ -1,12 +1,13 @@
-"""The runs of the paper, and those of experiments.custom.
+"""The runs of the paper, those compared with them, and those of custom data.
 
 Each file in `flags/` holds the flags of one run. Its name consists of the
-experiment, the sampling and m: `femnist_1_aocs_m3.flags`.
+experiment, the method and m: `femnist_1_aocs_m3.flags`.
 """
 
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 from typing import Optional
 
 from experiments.campaigns import job
@@ -20,12 +21,57 @@ EXPERIMENTS = (
   'shakespeare_128',
   'cifar100',
 )
+SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
+# The last one, which only CIFAR100 has, is uniform sampling with the step size
+# of OCS.
+METHODS = (*SAMPLINGS, 'uniform_ocs_step')
 # The experiment of data of one's own, which no file describes.
 CUSTOM = 'custom'
-METHODS = ('full', 'uniform', 'ocs', 'aocs')
 _CUSTOM_N, _CUSTOM_M, _CUSTOM_ROUNDS = 32, 3, 151
 
+
+class Published(NamedTuple):
+  """The runs of one experiment in `results/`.
+
+  Attributes:
+    experiment: One of `EXPERIMENTS`.
+    methods: The methods, as `read` takes them.
+    repeats: The number of seeds.
+    total_rounds: The number of rounds of each run.
+  """
+
+  experiment: str
+  methods: tuple[str, ...]
+  repeats: int
+  total_rounds: int
+
+
+_ON_FEMNIST = ('full', 'uniform', 'ocs_m3', 'aocs', 'threshold')
+PUBLISHED = (
+  Published('femnist_1', _ON_FEMNIST, 5, 151),
+  Published('femnist_2', _ON_FEMNIST, 5, 151),
+  Published('femnist_3', _ON_FEMNIST, 5, 151),
+  Published(
+    'shakespeare_32', ('full', 'uniform', 'aocs', 'threshold_m2'), 3, 151
+  ),
+  Published(
+    'shakespeare_128', ('full', 'uniform_m4', 'aocs', 'threshold_m4'), 1, 151
+  ),
+  # The paper's 1,001 rounds take days.
+  Published(
+    'cifar100', ('full', 'uniform', 'uniform_ocs_step', 'aocs'), 1, 301
+  ),
+)
+
 _FOLDER = pathlib.Path(__file__).parents[1] / 'flags'
+
+
+def split_method(text: str) -> tuple[str, Optional[float]]:
+  """Splits 'aocs_m3' into 'aocs' and 3; m is `None` if the text has none."""
+  match = re.fullmatch(r'(.*)_m(\d+(?:\.\d+)?)', text)
+  if match is None or user_code.is_reference(text):
+    return text, None
+  return match.group(1), float(match.group(2))
 
 
 def read(
@@ -40,9 +86,11 @@ def read(
   Args:
     experiment: One of `EXPERIMENTS`, 'paper' for all of them, or `CUSTOM`,
       whose m is 3.
-    methods: Some of `METHODS`, or PATH.py:FUNCTION for a scheme of one's own,
-      which has the other flags of AOCS.
-    expected_clients: The values of m, instead of the paper's.
+    methods: Some of `METHODS`, each with or without one m: 'aocs_m3', 'aocs';
+      or PATH.py:FUNCTION for a scheme of one's own, which has the other flags
+      of AOCS.
+    expected_clients: The values of m of the methods without one, instead of the
+      paper's.
     clients_per_round: n, instead of the paper's.
 
   Returns:
@@ -52,22 +100,32 @@ def read(
     of the method's first run. The data source, which no file holds, comes first
     among the flags, so that it is the first setting that is compared with a run
     in a folder.
+
+  Raises:
+    JobError: If the experiment does not have one of the methods.
   """
+  split = [split_method(text) for text in methods]
   if experiment == CUSTOM:
-    return [
+    runs = [
       _build_custom(method, m, clients_per_round)
-      for method in dict.fromkeys(methods)
-      for m in (
-        [None] if method == 'full' else sorted(expected_clients or [_CUSTOM_M])
-      )
+      for method, of_method in split
+      for m in _choose_m(method, of_method, expected_clients)
     ]
+    return list({run.name: run for run in runs}.values())
   experiments = EXPERIMENTS if experiment == 'paper' else (experiment,)
-  return [
+  for method, _ in split:
+    if not any(_find_files(name, method, None) for name in experiments):
+      raise job.JobError(f'{experiment} has no runs of the method {method}.')
+  runs = [
     _build_run(name, method, m, path, clients_per_round)
     for name in experiments
-    for method in dict.fromkeys(methods)
-    for m, path in _find_files(name, method, expected_clients)
+    for method, of_method in split
+    for m, path in _find_files(
+      name, method, expected_clients if of_method is None else [of_method]
+    )
   ]
+  # A method that is given twice is run once.
+  return list({run.name: run for run in runs}.values())
 
 
 def _find_files(experiment, method, expected_clients):
@@ -79,7 +137,7 @@ def _find_files(experiment, method, expected_clients):
     match = pattern.fullmatch(path.stem)
     if match:
       files[match.group(1) and int(match.group(1))] = path
-  if method == 'full' or expected_clients is None:
+  if not files or method == 'full' or expected_clients is None:
     return sorted(files.items())
   first = files[min(files)]
   return [(m, files.get(m, first)) for m in sorted(expected_clients)]
@@ -102,6 +160,17 @@ def _build_run(experiment, method, m, path, clients_per_round) -> job.Job:
     if f'--expected_clients={m:g}' not in flags:
       flags.append(f'--expected_clients={m:g}')
   return job.Job(name, experiment.split('_')[0], ('--data_source=tff', *flags))
+
+
+def _choose_m(method, of_method, expected_clients):
+  """The values of m of a method with data of one's own."""
+  if method not in SAMPLINGS and not user_code.is_reference(method):
+    raise job.JobError(f'{CUSTOM} has no runs of the method {method}.')
+  if method == 'full':
+    return [None]
+  if of_method is not None:
+    return [of_method]
+  return sorted(expected_clients or [_CUSTOM_M])
 
 
 def _build_custom(method, m, clients_per_round) -> job.Job:

@@ -21,6 +21,7 @@ from tff_ocs import execution
 from tff_ocs import schemes
 from tff_ocs.records import files
 from tff_ocs.records import settings as settings_lib
+from tff_ocs.runtime import forms
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import task as task_lib
 
@@ -106,6 +107,8 @@ def _run(folder, settings, values, load_task, availability):
   _report(f'Data: {task.data_name}')
   training.check_cohort(task, values.clients_per_round)
   process = _build_process(values, task.model, settings['client_learning_rate'])
+  with contextlib.suppress(forms.FormError):  # Of more than one round trip.
+    process = forms.fuse(process)
   with _use_worker(values.worker_address):
     # The folder is made only if there is a worker.
     folder.start(
@@ -117,6 +120,8 @@ def _run(folder, settings, values, load_task, availability):
       task=task,
       process=process,
       clients_per_round=values.clients_per_round,
+      expected_clients=values.expected_clients,
+      known_weight=_choose_known_weight(values),
       total_rounds=values.total_rounds,
       rounds_per_eval=values.rounds_per_eval,
       rounds_per_checkpoint=values.rounds_per_checkpoint,
@@ -152,9 +157,17 @@ def _build_scheme(values):
   if values.sampling == 'full':
     return tff_ocs.FullParticipation()
   if values.sampling == 'uniform':
-    return tff_ocs.UniformSampling(m)
+    # How many clients are available is known in the round only.
+    is_known = values.availability is None
+    return tff_ocs.UniformSampling(
+      m, values.clients_per_round if is_known else None
+    )
   if values.sampling == 'ocs':
     return tff_ocs.OptimalSampling(m)
+  if values.sampling == 'threshold':
+    return tff_ocs.ThresholdSampling(
+      m, first_cohort_size=values.clients_per_round
+    )
   if user_code.is_reference(values.sampling):
     scheme = user_code.call('sampling', values.sampling, m)
     if not isinstance(scheme, schemes.SamplingScheme):
@@ -164,6 +177,15 @@ def _build_scheme(values):
       )
     return scheme
   return tff_ocs.ApproximateOptimalSampling(m, values.max_iterations)
+
+
+def _choose_known_weight(values):
+  """The function from a client's data to the weight that the server knows."""
+  if values.sampling != 'threshold' or values.cohort_weight == 'unknown':
+    return None
+  if values.client_weighting == 'uniform':
+    return lambda client: 1
+  return lambda client: len(client['y'])
 
 
 def _build_compressor(values):
@@ -184,7 +206,7 @@ def _build_process(values, model, learning_rate):
   sampling = tff_ocs.ClientSamplingFactory(
     _build_scheme(values),
     value_sum_factory=_build_compressor(values),
-    improvement_expected_clients=values.expected_clients,
+    measure_norms=True,
   )
   common = dict(
     batch_size=values.batch_size,

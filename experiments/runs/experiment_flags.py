@@ -37,8 +37,15 @@ _FLAGS_OF_STEP_SIZE = (
   'server_learning_rate',
 )
 
-
-SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs')
+# Flags that are part of the name of a run's folder, where they are not as in
+# the paper.
+_FLAGS_IN_NAMES = (
+  'algorithm',
+  'compression',
+  'client_weighting',
+  'cohort_weight',
+)
+SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
 # Of tasks that are not the paper's.
 _FIRST_STEP_SIZE = 0.1
 
@@ -103,11 +110,12 @@ def _define_sampling(define):
     'sampling',
     'aocs',
     f'{", ".join(SAMPLINGS)}, or PATH.py:FUNCTION. The clients that send their'
-    ' update: all clients of the cohort (full); each'
-    ' with the same probability m / n (uniform); or by optimal client sampling,'
-    ' with probabilities that are computed from the norms of the updates,'
-    ' exactly (ocs) or from sums only (aocs). Or a scheme of your own, which a'
-    ' function of a file of yours returns for m; see docs/extend.md.',
+    ' update: all clients of the cohort (full); each with the same probability'
+    ' m / n (uniform); or by optimal client sampling, with probabilities that'
+    ' are computed from the norms of the updates, exactly (ocs), from sums only'
+    ' (aocs), or in one round trip, with a threshold that is learnt from former'
+    ' rounds (threshold). Or a scheme of your own, which a function of a file of'
+    ' yours returns for m; see docs/extend.md.',
   )
   define.validate(
     'sampling',
@@ -134,6 +142,13 @@ def _define_sampling(define):
     4,
     'j_max, the largest number of recalibrations with --sampling=aocs.',
     lower_bound=0,
+  )
+  define.enum(
+    'cohort_weight',
+    'known',
+    ['known', 'unknown'],
+    'With --sampling=threshold: whether the server knows the total weight of a'
+    ' cohort before the round, and so takes it into account.',
   )
   define.string(
     'availability',
@@ -334,6 +349,11 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
           f'--{name}={values[name].value} needs --data_source=tff, found'
           f' --data_source={values.data_source}.'
         )
+  if values.cohort_weight == 'unknown' and values.sampling != 'threshold':
+    raise SettingError(
+      '--cohort_weight=unknown needs --sampling=threshold, found'
+      f' --sampling={values.sampling}: no other sampling uses it.'
+    )
   if values.algorithm == 'dsgd':
     for name in ('client_epochs', 'server_learning_rate'):
       if values[name].value != 1:
@@ -413,7 +433,7 @@ def run_name(
   m = '' if values.sampling == 'full' else f'_m{values.expected_clients:g}'
   others = ''.join(
     f'_{values[name].value}'
-    for name in ('algorithm', 'compression', 'client_weighting')
+    for name in _FLAGS_IN_NAMES
     if values[name].value != values[name].default
   )
   if availability.setting is not None:

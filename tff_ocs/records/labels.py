@@ -15,6 +15,7 @@ SAMPLINGS = {
   'uniform': 'uniform',
   'ocs': 'OCS',
   'aocs': 'AOCS',
+  'threshold': 'one round trip',
 }
 # In the order of legends and tables, with the setting that sets the degree.
 COMPRESSIONS = {

@@ -126,9 +126,11 @@ class Group:
 
 # Settings that a choice leaves without a meaning.
 _UNUSED_SETTINGS = {
-  ('sampling', 'full'): ('expected_clients', 'max_iterations'),
-  ('sampling', 'uniform'): ('max_iterations',),
-  ('sampling', 'ocs'): ('max_iterations',),
+  ('sampling', 'full'): ('expected_clients', 'max_iterations', 'cohort_weight'),
+  ('sampling', 'uniform'): ('max_iterations', 'cohort_weight'),
+  ('sampling', 'ocs'): ('max_iterations', 'cohort_weight'),
+  ('sampling', 'aocs'): ('cohort_weight',),
+  ('sampling', 'threshold'): ('max_iterations',),
   ('compression', 'none'): ('random_k_fraction', 'dithering_bits'),
   ('compression', 'natural'): ('random_k_fraction', 'dithering_bits'),
   ('compression', 'random_k'): ('dithering_bits',),
@@ -141,6 +143,7 @@ _SETTINGS_OF_METHOD = (
   'sampling',
   'expected_clients',
   'max_iterations',
+  'cohort_weight',
   'compression',
   'random_k_fraction',
   'dithering_bits',

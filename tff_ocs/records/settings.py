@@ -62,6 +62,8 @@ class Settings:
     availability: The probability that a client is available, or the SHA-256 of
       the file of these probabilities; `None` if all clients are.
     client_weighting: 'num_examples' or 'uniform'.
+    cohort_weight: 'known' if threshold sampling is given the total weight of
+      each cohort, otherwise 'unknown'.
     compression: How updates are compressed; 'none' if they are not.
     data_name: The value of --data_name.
     dithering_bits: The bits an entry with compression 'dithering'.
@@ -88,6 +90,7 @@ class Settings:
   algorithm: str = 'fedavg'
   availability: Union[float, str, None] = None
   client_weighting: str = 'num_examples'
+  cohort_weight: str = 'known'
   compression: str = 'none'
   data_name: Optional[str] = None
   dithering_bits: int = 4
@@ -148,6 +151,8 @@ class Settings:
       None if settings.sampling == 'full' else settings.expected_clients,
       labels.compression_label(settings.to_json()),
     )
+    if settings.cohort_weight == 'unknown':
+      label += ', unknown weight'
     return dataclasses.replace(settings, method=label)
 
   def to_json(self) -> dict[str, Any]:

@@ -136,9 +136,10 @@ def _build_replacement(
       leaves[position] = scalar
     return tff.structure.pack_sequence_as(value, leaves)
 
+  _, scalars_type = replace.type_signature.parameter
+
   @tff.federated_computation(
-    type_spec,
-    tff.FederatedType(replace.type_signature.parameter[1], tff.SERVER),
+    type_spec, tff.FederatedType(scalars_type, tff.SERVER)
   )
   def replace_at_server(value, scalars):
     return tff.federated_map(replace, (value, scalars))

@@ -4,9 +4,12 @@ Images are 28 x 28 floats in [0, 1]; 1.0 is the background.
 """
 
 import functools
+import os
+import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
 from typing import Optional
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +18,7 @@ from absl import logging
 
 from tff_ocs import arguments
 from tff_ocs.tasks import client_data
+from tff_ocs.tasks import hdf5
 from tff_ocs.tasks import pooling
 from tff_ocs.tasks import task
 
@@ -45,6 +49,21 @@ class Unbalancing(NamedTuple):
 # they hold. The paper gives no s, a, b; the authors describe the results.
 UNBALANCED_SETS = {1: (0.10, 0.82), 2: (0.20, 0.90), 3: (0.50, 0.98)}
 _PRESET_A = 3
+
+# The files that the paper's authors publish.
+AUTHORS_FILES = {
+  1: 'cookup_train_1.h5',
+  2: 'cookup_train_2.h5',
+  3: 'cookup_train_3.h5',
+}
+AUTHORS_TEST_FILE = 'test.h5'
+NUM_TEST_EXAMPLES = 40_832
+_AUTHORS_FIELDS = {
+  'pixels': hdf5.Field('f', (28, 28)),
+  'label': hdf5.Field('i', ()),
+}
+# The authors' shares are rounded. These also tell the three sets apart.
+_SHARE_TOLERANCE = 0.04
 
 
 def build_model(seed: int) -> tff.learning.models.FunctionalModel:
@@ -143,6 +162,95 @@ def load_tff(
     s, a, b = unbalancing
     data_name += f', unbalanced (s={s:.3g}, a={a}, b={b})'
   return task.Task(data_name, build_model(seed), pool, test.read_at_once())
+
+
+def load_authors(
+  *,
+  seed: int,
+  data_dir: Union[str, os.PathLike],
+  unbalanced_set: int = 1,
+) -> task.Task:
+  """Loads an unbalanced set from the HDF5 files of the paper's authors.
+
+  Args:
+    seed: The seed of the initial weights.
+    data_dir: The folder of the files `AUTHORS_FILES` and `AUTHORS_TEST_FILE`,
+      of which those of the set are read. docs/reproduce.md says where they are
+      published.
+    unbalanced_set: The paper's training set 1, 2 or 3.
+
+  Returns:
+    The `Task`; its test set is that of the authors, which is the unchanged one
+    of Federated EMNIST.
+
+  Raises:
+    DataError: If a file is missing, is not of the format of `hdf5`, or has
+      values out of range; if the background is not 1.0; or if the shares of the
+      large clients are not those of `UNBALANCED_SETS`.
+    ValueError: If `unbalanced_set` is out of range.
+  """
+  _check_unbalanced_set(unbalanced_set)
+  train_path, test_path = (
+    pathlib.Path(data_dir, name)
+    for name in (AUTHORS_FILES[unbalanced_set], AUTHORS_TEST_FILE)
+  )
+  train, test = (
+    client_data.ArrayClientData(
+      hdf5.read_clients(path, _AUTHORS_FIELDS, _convert_authors)
+    )
+    for path in (train_path, test_path)
+  )
+  _check_shares(train_path, train, unbalanced_set)
+  data_name = (
+    f"the authors' unbalanced Federated EMNIST, digits, set {unbalanced_set}"
+  )
+  num_test_examples = sum(test.num_examples.values())
+  if num_test_examples != NUM_TEST_EXAMPLES:
+    data_name += (
+      f', with {num_test_examples:,} validation examples instead of'
+      f' {NUM_TEST_EXAMPLES:,}'
+    )
+  return task.Task(
+    data_name,
+    build_model(seed),
+    train,
+    test.read_all(),
+    {path.name: hdf5.sha256(path) for path in (train_path, test_path)},
+  )
+
+
+def _convert_authors(pixels, label) -> client_data.Examples:
+  examples = _to_examples(pixels.astype(np.float32), label)
+  # Ink covers less than half of a digit's image.
+  median = np.median(examples.x)
+  if median < 0.5:
+    raise client_data.DataError(
+      f'the background must be 1.0, found a median of the pixels of {median:g}'
+    )
+  return examples
+
+
+def _check_shares(path, train, unbalanced_set) -> None:
+  """Checks that the clients' sizes are those of the set.
+
+  Large clients are those with more examples than the average. In a small file
+  their share can only be near to the target, so it may differ by one client.
+  """
+  sizes = np.array(list(train.num_examples.values()))
+  large = sizes > sizes.mean()
+  of_clients, of_data = large.mean(), sizes[large].sum() / sizes.sum()
+  clients, data = UNBALANCED_SETS[unbalanced_set]
+  if (
+    abs(of_clients - clients) > _SHARE_TOLERANCE + 1 / len(sizes)
+    or abs(of_data - data) > _SHARE_TOLERANCE
+  ):
+    raise client_data.DataError(
+      f'{path} is not set {unbalanced_set}: {100 * of_clients:.1f} % of its'
+      f' {len(sizes)} clients have more examples than the average and hold'
+      f' {100 * of_data:.1f} % of the examples; about {100 * clients:.0f} %'
+      f' must hold {100 * (data - _SHARE_TOLERANCE):.0f} to'
+      f' {100 * min(1, data + _SHARE_TOLERANCE):.0f} %.'
+    )
 
 
 def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:

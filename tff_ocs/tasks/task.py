@@ -63,6 +63,8 @@ class Task:
     metrics: What is measured on the validation set, in addition to the loss, by
       name. With `accuracy`, figures and tables show the accuracy, otherwise the
       loss.
+    sha256_of_files: The SHA-256 of the files of the data by name, where their
+      content is not known from their name.
   """
 
   data_name: str
@@ -72,15 +74,18 @@ class Task:
   metrics: Mapping[str, Metric] = dataclasses.field(
     default_factory=lambda: ACCURACY
   )
+  sha256_of_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def describe(self) -> dict[str, object]:
     """Describes the data for the record of a run.
 
     Returns:
       The name of the data and the numbers of training clients, training
-      examples and validation examples.
+      examples and validation examples; and `sha256_of_files`, if there is one.
     """
+    files = dict(self.sha256_of_files)
     return {
+      **({'sha256_of_files': files} if files else {}),
       'data': self.data_name,
       'pool_clients': len(self.train.client_ids),
       'pool_examples': sum(self.train.num_examples.values()),

@@ -92,6 +92,9 @@ def test_n_is_not_for_all_experiments_at_once():
     '--expected_clients=inf',
     '--clients_per_round=0',
     '--methods=best',
+    '--methods=full_m3',
+    '--methods=aocs_m0',
+    '--methods=aocs_m',
     '--output_dir=gs://bucket/runs',
   ],
 )

@@ -3,6 +3,8 @@
 import pathlib
 import re
 
+import pytest
+
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
 
@@ -76,3 +78,73 @@ def test_other_n_is_in_the_name_and_the_flags():
   assert paper_runs.read(
     'shakespeare_32', ['full'], clients_per_round=32
   ) == paper_runs.read('shakespeare_32', ['full'])
+
+
+def test_method_with_an_m_has_this_m_only():
+  assert names('femnist_1', 'ocs_m3', 'aocs', 'uniform_m4.5') == [
+    'femnist_1_ocs_m3',
+    'femnist_1_aocs_m3',
+    'femnist_1_aocs_m6',
+    'femnist_1_uniform_m4.5',
+  ]
+  # A method of its own m is the same run, and is there once.
+  assert names('femnist_1', 'aocs', 'aocs_m6') == names('femnist_1', 'aocs')
+  assert names('femnist_1', 'ocs_m3', 'aocs', expected_clients=[6]) == [
+    'femnist_1_ocs_m3',
+    'femnist_1_aocs_m6',
+  ]
+
+
+def test_method_that_an_experiment_lacks_is_refused():
+  with pytest.raises(job_lib.JobError, match='femnist_1 .* uniform_ocs_step'):
+    names('femnist_1', 'full', 'uniform_ocs_step', expected_clients=[3])
+  assert names('paper', 'uniform_ocs_step') == ['cifar100_uniform_ocs_step_m3']
+
+
+def test_methods_of_a_data_set_have_the_step_size_of_their_kind():
+  step_sizes = {}
+  for run in paper_runs.read('paper', paper_runs.METHODS):
+    is_uniform = run.values['sampling'] == 'uniform'
+    has_own = is_uniform and 'ocs_step' not in run.name
+    data = run.name.split('_full')[0].split('_uniform')[0]
+    data = re.sub('_(aocs|ocs|threshold)_m.*', '', data)
+    step_size = float(run.values['client_learning_rate'])
+    step_sizes.setdefault((data, has_own), set()).add(step_size)
+  assert step_sizes == {
+    ('femnist_1', False): {2**-3},
+    ('femnist_1', True): {2**-5},
+    ('femnist_2', False): {2**-3},
+    ('femnist_2', True): {2**-4},
+    ('femnist_3', False): {2**-3},
+    ('femnist_3', True): {2**-4},
+    ('shakespeare_32', False): {2**-2},
+    ('shakespeare_32', True): {2**-3},
+    ('shakespeare_128', False): {2**-2},
+    ('shakespeare_128', True): {2**-3},
+    ('cifar100', False): {1e-3},
+    ('cifar100', True): {3e-4},
+  }
+
+
+def test_published_runs_are_there():
+  published = {}
+  for part in paper_runs.PUBLISHED:
+    runs = paper_runs.read(part.experiment, part.methods)
+    prefix = f'{part.experiment}_'
+    published[part.experiment] = ' '.join(
+      run.name[len(prefix) :] for run in runs
+    )
+    if part.experiment.startswith('femnist'):
+      assert {run.values['rounds_per_eval'] for run in runs} == {'1'}
+  femnist = (
+    'full uniform_m3 uniform_m6 ocs_m3 aocs_m3 aocs_m6 threshold_m3'
+    ' threshold_m6'
+  )
+  assert published == {
+    'femnist_1': femnist,
+    'femnist_2': femnist,
+    'femnist_3': femnist,
+    'shakespeare_32': 'full uniform_m2 uniform_m6 aocs_m2 aocs_m6 threshold_m2',
+    'shakespeare_128': 'full uniform_m4 aocs_m4 aocs_m12 threshold_m4',
+    'cifar100': 'full uniform_m3 uniform_ocs_step_m3 aocs_m3',
+  }

@@ -14,7 +14,7 @@ from tff_ocs.records import metrics as metrics_lib
 from tff_ocs.records import runs
 from tff_ocs.records import settings as settings_lib
 
-SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs')
+SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
 
 
 def bits_of_update(result):
@@ -61,6 +61,7 @@ def test_metrics_are_complete_and_consistent(by_sampling):
       'uniform': 0,
       'ocs': 1,
       'aocs': 1 + 2 * metrics['num_iterations'],
+      'threshold': 3,
     }[sampling]
     np.testing.assert_array_equal(
       metrics['uplink_bits'],
@@ -75,6 +76,10 @@ def test_participation_is_as_asked(by_sampling):
     np.testing.assert_allclose(
       by_sampling[sampling].metrics['expected_participants'], 1.5, rtol=1e-5
     )
+  # The threshold is not known in the first round, and m only reached later on.
+  of_threshold = by_sampling['threshold'].metrics['expected_participants']
+  assert of_threshold[0] == 1.5
+  assert np.all((of_threshold > 0) & (of_threshold < 4))
 
 
 def test_samplings_share_cohorts_weights_and_shuffles(by_sampling):

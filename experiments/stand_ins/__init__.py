@@ -1,0 +1,1 @@
+"""The parts that the programs that build stand-ins for data sets share."""
