@@ -4,6 +4,8 @@ import contextlib
 import pathlib
 import sys
 import warnings
+from collections.abc import Iterator
+from typing import Optional
 
 import tensorflow_federated as tff
 from absl import flags
@@ -106,10 +108,19 @@ def _run(folder, settings, values, load_task, availability):
   task.train.keep_all()
   _report(f'Data: {task.data_name}')
   training.check_cohort(task, values.clients_per_round)
-  process = _build_process(values, task.model, settings['client_learning_rate'])
-  with contextlib.suppress(forms.FormError):  # Of more than one round trip.
-    process = forms.fuse(process)
-  with _use_worker(values.worker_address):
+  sampling = tff_ocs.ClientSamplingFactory(
+    _build_scheme(values),
+    value_sum_factory=_build_compressor(values),
+    measure_norms=True,
+  )
+  process = build_process(
+    values,
+    sampling,
+    task.model,
+    settings['client_learning_rate'],
+    availability=values.availability is not None,
+  )
+  with use_worker(values.worker_address):
     # The folder is made only if there is a worker.
     folder.start(
       settings_lib.Settings.from_json({**settings, **task.describe()}),
@@ -133,7 +144,7 @@ def _run(folder, settings, values, load_task, availability):
 
 
 @contextlib.contextmanager
-def _use_worker(address):
+def use_worker(address: Optional[str]) -> Iterator[None]:
   """Enters the TFF context and waits until its worker answers."""
   with contextlib.ExitStack() as stack:
     try:
@@ -202,31 +213,51 @@ def _build_compressor(values):
   )
 
 
-def _build_process(values, model, learning_rate):
-  sampling = tff_ocs.ClientSamplingFactory(
-    _build_scheme(values),
-    value_sum_factory=_build_compressor(values),
-    measure_norms=True,
-  )
+def build_process(
+  values: flags.FlagValues,
+  sampling: tff_ocs.ClientSamplingFactory,
+  model: tff.learning.models.FunctionalModel,
+  learning_rate: float,
+  *,
+  availability: bool = False,
+) -> tff.templates.IterativeProcess:
+  """Builds the training process that the flags of training describe.
+
+  Rounds of one round trip are fused.
+
+  Args:
+    values: The flags.
+    sampling: The clients that send.
+    model: The model.
+    learning_rate: The clients' step size, or that of distributed SGD.
+    availability: Whether clients are available with a probability only.
+
+  Returns:
+    The process.
+  """
   common = dict(
     batch_size=values.batch_size,
     client_weighting=tff.learning.ClientWeighting[
       values.client_weighting.upper()
     ],
-    availability=values.availability is not None,
+    availability=availability,
   )
   if values.algorithm == 'dsgd':
-    return tff_ocs.build_distributed_sgd_process(
+    process = tff_ocs.build_distributed_sgd_process(
       model, sampling, learning_rate=learning_rate, **common
     )
-  return tff_ocs.build_federated_averaging_process(
-    model,
-    sampling,
-    client_learning_rate=learning_rate,
-    server_learning_rate=values.server_learning_rate,
-    client_epochs=values.client_epochs,
-    **common,
-  )
+  else:
+    process = tff_ocs.build_federated_averaging_process(
+      model,
+      sampling,
+      client_learning_rate=learning_rate,
+      server_learning_rate=values.server_learning_rate,
+      client_epochs=values.client_epochs,
+      **common,
+    )
+  with contextlib.suppress(forms.FormError):  # Of more than one round trip.
+    process = forms.fuse(process)
+  return process
 
 
 def _choose_validation_set(task, values):

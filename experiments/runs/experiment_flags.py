@@ -114,20 +114,13 @@ def _define_sampling(define):
     ' m / n (uniform); or by optimal client sampling, with probabilities that'
     ' are computed from the norms of the updates, exactly (ocs), from sums only'
     ' (aocs), or in one round trip, with a threshold that is learnt from former'
-    ' rounds (threshold). Or a scheme of your own, which a function of a file of'
-    ' yours returns for m; see docs/extend.md.',
+    ' rounds (threshold). Or a scheme of your own, which a function of a file'
+    ' of yours returns for m; see docs/extend.md.',
   )
   define.validate(
     'sampling',
     lambda value: value in SAMPLINGS or user_code.is_reference(value),
     message=f'must be one of {", ".join(SAMPLINGS)}, or PATH.py:FUNCTION',
-  )
-  define.integer(
-    'clients_per_round',
-    32,
-    'n, the size of the cohort: how many clients of the pool are drawn in each'
-    ' round and compute an update.',
-    lower_bound=1,
   )
   define.float(
     'expected_clients',
@@ -193,7 +186,14 @@ def _define_sampling(define):
 
 
 def define_training(define: definer.Definer) -> None:
-  """Defines the flags that describe how clients train."""
+  """Defines the flags that describe the rounds and how clients train."""
+  define.integer(
+    'clients_per_round',
+    32,
+    'n, the size of the cohort: how many clients of the pool are drawn in each'
+    ' round and compute an update.',
+    lower_bound=1,
+  )
   define.enum(
     'algorithm',
     'fedavg',
@@ -210,13 +210,6 @@ def define_training(define: definer.Definer) -> None:
     ' for all clients.',
   )
   define.integer('total_rounds', 151, 'The number of rounds.', lower_bound=1)
-  define.integer(
-    'rounds_per_eval',
-    5,
-    'The validation set is evaluated after each round whose number, from 0, is'
-    ' divisible by this, and after the last.',
-    lower_bound=1,
-  )
   define.integer(
     'batch_size',
     20,
@@ -271,6 +264,13 @@ def _define_source(define):
 
 
 def _define_validation(define):
+  define.integer(
+    'rounds_per_eval',
+    5,
+    'The validation set is evaluated after each round whose number, from 0, is'
+    ' divisible by this, and after the last.',
+    lower_bound=1,
+  )
   define.integer(
     'validation_subset',
     None,
@@ -354,6 +354,11 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       '--cohort_weight=unknown needs --sampling=threshold, found'
       f' --sampling={values.sampling}: no other sampling uses it.'
     )
+  check_training(values)
+
+
+def check_training(values: flags.FlagValues) -> None:
+  """Raises a `SettingError` if flags of training contradict each other."""
   if values.algorithm == 'dsgd':
     for name in ('client_epochs', 'server_learning_rate'):
       if values[name].value != 1:

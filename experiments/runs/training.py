@@ -79,7 +79,7 @@ def train(
     OSError: If the folder cannot be written to.
     WorkerError: If the worker cannot be started or keeps dying.
   """
-  cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
+  cohort_of = build_cohorts(task, clients_per_round, seed, availability)
   evaluate = task_lib.build_evaluation(
     task.model, task.test, metrics=task.metrics
   )
@@ -197,13 +197,23 @@ def _metrics_of_round(
   return metrics
 
 
-def _build_cohorts(
+def build_cohorts(
   task: task_lib.Task,
   clients_per_round: int,
   seed: int,
-  availability: Optional[Mapping[str, float]],
+  availability: Optional[Mapping[str, float]] = None,
 ) -> Callable[[int], list]:
-  """A function from the round to the data of its cohort."""
+  """Builds a function from the round to the data of its cohort.
+
+  Args:
+    task: The task.
+    clients_per_round: The size n of the cohort.
+    seed: The experiment's seed.
+    availability: As for `train`.
+
+  Returns:
+    The function. Its result is what `next` of a training process takes.
+  """
   draw = tff.simulation.build_uniform_sampling_fn(
     task.train.client_ids, replace=False, random_seed=seed
   )

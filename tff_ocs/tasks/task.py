@@ -60,21 +60,21 @@ class Task:
       are integers of shape [batch, ...].
     train: The clients' examples.
     test: The validation set, never seen in training.
+    sha256_of_files: The SHA-256 of the files of the data by name, where their
+      content is not known from their name.
     metrics: What is measured on the validation set, in addition to the loss, by
       name. With `accuracy`, figures and tables show the accuracy, otherwise the
       loss.
-    sha256_of_files: The SHA-256 of the files of the data by name, where their
-      content is not known from their name.
   """
 
   data_name: str
   model: tff.learning.models.FunctionalModel
   train: client_data.ClientData
   test: client_data.Examples
+  sha256_of_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
   metrics: Mapping[str, Metric] = dataclasses.field(
     default_factory=lambda: ACCURACY
   )
-  sha256_of_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   def describe(self) -> dict[str, object]:
     """Describes the data for the record of a run.
