@@ -19,7 +19,7 @@ _LINES = {
   'uniform_variance': ('uniform sampling', runs.Method('uniform')),
   'optimal_variance': ('optimal sampling', runs.Method('aocs')),
 }
-# In per cent: a line that has fallen below it has reached 0 for the eye.
+# In per cent.
 _FLOOR = 0.1
 
 
@@ -47,18 +47,24 @@ def plot_estimate(
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     by_clients, by_bits = fig.subplots(1, 2, sharey=True)
+    uplinks = {
+      # Uniform sampling sends nothing but the updates.
+      'uniform_variance': by_m / by_m.max(),
+      'optimal_variance': table['uplink_of_full'],
+    }
     for column, (label, method) in _LINES.items():
       share = 100 * table[column]
       by_clients.plot(by_m, share, label=label, **looks[method])
-      by_bits.plot(100 * table['uplink_of_full'], share, **looks[method])
+      by_bits.plot(100 * uplinks[column], share, **looks[method])
     for axis in (by_clients, by_bits):
       axis.axhline(
         100 * tolerance,
         color='#777777',
         linestyle=(0, (1, 1)),
-        label=f'{tolerance:.0%} of the own noise',
+        label=f"{tolerance:.0%} of a round's own noise",
       )
-      axis.set_yscale('log')
+      # With m = n nothing is added.
+      axis.set_yscale('log', nonpositive='mask')
       axis.set_ylim(bottom=_FLOOR)
       axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
     by_clients.set_xlabel('Expected participants m')
