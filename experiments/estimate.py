@@ -184,7 +184,7 @@ def verdict(table: pd.DataFrame) -> str:
       ' norm saves nothing over uniform sampling.'
     )
   if m < of_uniform == n:
-    return f'{reason} With uniform sampling, no m below {n} is.'
+    return f'{reason} Uniform sampling needs all {n}.'
   if m < of_uniform:
     return f'{reason} Uniform sampling needs m={of_uniform} for that.'
   return reason

@@ -90,7 +90,7 @@ def test_verdict_names_the_smallest_m_that_is_enough():
   assert re.match(
     r'm=2 of 8 clients is enough: .* sends 25% of the bits', found
   )
-  assert found.endswith('With uniform sampling, no m below 8 is.')
+  assert found.endswith('Uniform sampling needs all 8.')
   assert 'Uniform sampling needs m=7 for that.' in say(one_large(2.0))
 
 
