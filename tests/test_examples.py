@@ -49,3 +49,16 @@ def test_aocs_with_compression():
   assert bits['AOCS'] < 0.3 * bits['full participation']
   # 4 bits an entry instead of 32, and 32 for each 512 entries.
   assert 0.12 < bits['AOCS and dithering'] / bits['AOCS'] < 0.135
+
+
+def test_threshold_sampling_in_its_map_reduce_form():
+  first, _, *rounds, last = _run('deployable_ocs')
+  assert first == 'MapReduceForm, with secure sums: True'
+  cells = [line.split() for line in rounds]
+  assert [int(row[0]) for row in cells] == [4, 9, 14, 19, 24, 29]
+  assert all(row[3:5] == ['0', '0'] for row in cells)  # Nothing is clipped.
+  assert float(cells[-1][-1].rstrip('%')) > 85
+  # The clients' coins have fixed seeds. With m = 3, the mean over 30 rounds is
+  # above 5 with a probability below 1e-8 (Bernstein's inequality), and the mean
+  # of the probabilities is within 1 of m.
+  assert 1 < float(last.split()[0]) < 5

@@ -39,7 +39,7 @@ def map_reduce_form(
   Raises:
     FormError: If the process does not have this form.
   """
-  with _naming_a_way_out('MapReduceForm'):
+  with _naming_a_way_out('MapReduceForm', ''):
     return tff.backends.mapreduce.get_map_reduce_form_for_computation(
       process.next
     )
@@ -64,7 +64,11 @@ def distribute_aggregate_form(
   Raises:
     FormError: If the process does not have this form.
   """
-  with _naming_a_way_out('DistributeAggregateForm'):
+  with _naming_a_way_out(
+    'DistributeAggregateForm',
+    ' This form of TFF 0.87 has no federated_aggregate either: use'
+    ' value_sum_factory=tff.aggregators.SumFactory(), and no compressor.',
+  ):
     return tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(
       process.next
     )
@@ -86,7 +90,9 @@ def mergeable_form(
   Raises:
     FormError: If the process does not have this form.
   """
-  with _naming_a_way_out('the mergeable form'):
+  with _naming_a_way_out(
+    'the mergeable form', ' TFF cannot merge secure sums either.'
+  ):
     return tff.backends.native.compile_to_mergeable_comp_form(process.next)
 
 
@@ -123,9 +129,10 @@ def fuse(process: Process) -> Process:
     for part in result_type
   ]
 
-  @tff.federated_computation(*next_type.parameter)
-  def next_fn(state, client_data):
-    state_and_output = plain_round(state, client_data)
+  # With one argument for all, their names stay as they are.
+  @tff.federated_computation(next_type.parameter)
+  def next_fn(given):
+    state_and_output = plain_round(given[0], given[1])
     parts = [
       tff.federated_map(restore, part)
       for restore, part in zip(with_containers, state_and_output)
@@ -148,16 +155,24 @@ def fuse(process: Process) -> Process:
 
 
 @contextlib.contextmanager
-def _naming_a_way_out(form: str) -> Iterator[None]:
-  """Raises what TFF's compilers raise as a `FormError`."""
+def _naming_a_way_out(form: str, reason_of_form: str) -> Iterator[None]:
+  """Raises what TFF's compilers raise as a `FormError`.
+
+  Args:
+    form: The name of the form.
+    reason_of_form: What else this form does not have.
+
+  Yields:
+    Nothing.
+  """
   try:
     yield
   except Exception as error:  # TFF's compilers raise several kinds.
     raise FormError(
-      f'The process has not {form}, which is needed for a deployment in one'
-      ' round trip, for fused rounds and for several workers. OCS, AOCS,'
-      ' improvement factors and uniform sampling without a cohort_size'
-      ' broadcast what they have summed in the same round; ThresholdSampling'
-      ' (--sampling=threshold), FullParticipation and UniformSampling(m,'
-      f' cohort_size=n) do not. TFF says: {error}'
+      f'The process does not have {form}, since a round needs more than one'
+      ' round trip. OCS, AOCS, improvement factors and uniform sampling without'
+      ' a cohort_size broadcast what they have summed in the same round. Use'
+      ' ThresholdSampling (--sampling=threshold), FullParticipation or'
+      f' UniformSampling(m, cohort_size=n) instead.{reason_of_form} TFF says:'
+      f' {error}'
     ) from error
