@@ -16,6 +16,7 @@ from experiments.runs import availability as availability_lib
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from experiments.runs import run_progress
+from experiments.runs import trackers
 from experiments.runs import training
 from experiments.runs import user_code
 from tff_ocs import compression
@@ -38,6 +39,7 @@ def run(
   """
   path = None
   try:
+    trackers.check(values.log_to)
     availability = availability_lib.read(values.availability)
     path = pathlib.Path(
       values.output_dir,
@@ -72,6 +74,7 @@ def run(
     client_data.DataError,
     experiment_flags.SettingError,
     files.RecordError,
+    trackers.TrackerError,
     user_code.UserCodeError,
   ) as error:
     sys.exit(f'error: {error}')
@@ -125,6 +128,7 @@ def _run(folder, settings, values, load_task, availability):
     folder.start(
       settings_lib.Settings.from_json({**settings, **task.describe()}),
       worker_address=values.worker_address,
+      log_to=values.log_to,
     )
     _report(f'Results: {folder.path}')
     training.train(
