@@ -27,6 +27,7 @@ FLAG_FILES = sorted((ROOT / 'experiments' / 'flags').glob('*.flags'))
 DISTRIBUTIONS = {
   'absl': 'absl-py',
   'grpc': 'grpcio',
+  'mlflow': 'mlflow-skinny',
   'tree': 'dm-tree',
   'yaml': 'pyyaml',
 }
@@ -165,7 +166,8 @@ def test_programs_and_tests_declare_what_they_import(declared):
     imported(*programs) - library - names(declared, 'ray')
   )
   assert names(declared, 'ray') == {'ray'}
-  of_others = library | names(declared, 'experiments', 'ray', 'docs')
+  trackers = names(declared, 'mlflow', 'wandb')
+  of_others = library | trackers | names(declared, 'experiments', 'ray', 'docs')
   # Plugins of pytest, and the kernel of the notebook.
   plugins = {'ipykernel', 'pytest-cov', 'pytest-xdist'}
   assert names(declared, 'test') == (imported('tests') - of_others) | plugins

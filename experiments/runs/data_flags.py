@@ -169,12 +169,14 @@ def as_recorded(flag_values: Mapping[str, str], folder: str) -> dict[str, str]:
 def describe_file(path) -> str:
   """The name and the SHA-256 of a file, or of a folder's .npz files."""
   path = pathlib.Path(path)
-  digest = hashlib.sha256()
   try:
-    for file in _files_of_clients(path) if path.is_dir() else [path]:
-      if path.is_dir():
+    if path.is_dir():
+      digest = hashlib.sha256()
+      for file in _files_of_clients(path):
         digest.update(f'{file.name}\0'.encode())
-      digest.update(hashlib.sha256(file.read_bytes()).digest())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    else:
+      digest = hashlib.sha256(path.read_bytes())
   except OSError as error:
     raise experiment_flags.SettingError(
       f'--data={path} cannot be read: {error}.'

@@ -39,7 +39,7 @@ def test_tracker_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
     trackers.Tracker('mlflow', tmp_path, {})
 
 
-class Interrupted(Exception):
+class InterruptionError(Exception):
   pass
 
 
@@ -56,11 +56,11 @@ def run_in_two_parts(output_dir, monkeypatch, name):
 
   def release_or_end(self, metrics, round_num):
     if round_num == 3:
-      raise Interrupted
+      raise InterruptionError
     release(self, metrics, round_num)
 
   monkeypatch.setattr(trackers.Tracker, 'release', release_or_end)
-  with pytest.raises(Interrupted):
+  with pytest.raises(InterruptionError):
     linear.run(*flags)
   monkeypatch.setattr(trackers.Tracker, 'release', release)
   linear.run(*flags)
