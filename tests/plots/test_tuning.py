@@ -160,3 +160,17 @@ def test_legend_and_caption(draw):
   texts = [text.get_text() for text in legend.get_texts()]
   assert texts == ['full participation', 'AOCS, m=3']
   assert fig.get_supxlabel().startswith('Made-up numbers. Filled: chosen')
+
+
+def test_loss_is_drawn_where_there_is_no_accuracy(draw):
+  line = FULL._replace(
+    accuracy=(_NAN,) * 3, deviation=(_NAN,) * 3, published=None
+  )
+  fig = draw([line])
+  (axis,) = fig.axes
+  assert axis.get_ylabel() == 'Holdout loss' and axis.get_yscale() == 'log'
+  drawn, chosen = lines_with(axis, 'o')
+  np.testing.assert_allclose(drawn.get_ydata(), [0.8, 0.3, _NAN])
+  assert list(chosen.get_ydata()) == [0.3]
+  assert not lines_with(axis, 'v')
+  assert "the paper's choice" not in fig._supxlabel.get_text()
