@@ -147,7 +147,7 @@ def smallest_enough(table: pd.DataFrame, column: str) -> int:
 
 
 def verdict(table: pd.DataFrame) -> str:
-  """What the table says, in a sentence or two."""
+  """Sums up the table in a sentence or two."""
   n = len(table)
   m = smallest_enough(table, 'optimal_variance')
   of_uniform = smallest_enough(table, 'uniform_variance')

@@ -67,6 +67,7 @@ def plot_estimate(
       axis.set_yscale('log', nonpositive='mask')
       axis.set_ylim(bottom=_FLOOR)
       axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+    by_clients.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     by_clients.set_xlabel('Expected participants m')
     by_clients.set_ylabel('Added variance [%]')
     by_bits.set_xlabel('Uplink [% of full participation]')

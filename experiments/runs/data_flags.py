@@ -135,7 +135,7 @@ def name(values: flags.FlagValues) -> str:
 
 
 def settings(values: flags.FlagValues) -> dict[str, Any]:
-  """What a run records of these flags, with the digests of the files."""
+  """The settings that a run records, with the digests of the files."""
   if values.task is not None:
     return {'task': user_code.describe('task', values.task)}
   columns = {name: values[name].value for name in (*_OF_TABLE, 'model', 'loss')}
