@@ -2,21 +2,28 @@ PYTHON := .venv/bin/python
 UV ?= uv
 # More options for pytest, for example PYTEST_ARGS=--cov.
 PYTEST_ARGS ?=
+# Flags of the reproduction, for example REPRODUCE_ARGS=--scale=smoke.
+REPRODUCE_ARGS ?=
 
-.PHONY: help demo test lint bench docs venv lock clean
+.PHONY: help demo reproduce test lint bench docs venv lock results clean
 
 help:
-	@echo 'make demo    run the demonstration (experiments/demo.py)'
-	@echo 'make test    run the tests'
-	@echo 'make lint    check style and formatting with ruff, types with mypy'
-	@echo 'make bench   measure speed and memory (benchmarks/)'
-	@echo 'make docs    build the guides and the API reference into site/'
-	@echo 'make venv    set up .venv; the targets above do it when needed'
-	@echo 'make lock    resolve requirements.in into requirements.lock (needs uv)'
-	@echo 'make clean   remove .venv, caches, site and demo_output'
+	@echo 'make demo      run the demonstration (experiments/demo.py)'
+	@echo 'make reproduce run everything of the paper (experiments/reproduce.py)'
+	@echo 'make test      run the tests'
+	@echo 'make lint      check style and formatting with ruff, types with mypy'
+	@echo 'make bench     measure speed and memory (benchmarks/)'
+	@echo 'make results   draw the published figures and tables again'
+	@echo 'make docs      build the guides and the API reference into site/'
+	@echo 'make venv      set up .venv; the targets above do it when needed'
+	@echo 'make lock      resolve requirements.in into requirements.lock (needs uv)'
+	@echo 'make clean     remove .venv, caches, site and demo_output'
 
 demo: .venv/stamp
 	$(PYTHON) -m experiments.demo
+
+reproduce: .venv/stamp
+	$(PYTHON) -m experiments.reproduce $(REPRODUCE_ARGS)
 
 test: .venv/stamp
 	$(PYTHON) -m pytest -n auto --maxprocesses=4 --dist worksteal $(PYTEST_ARGS)
@@ -32,10 +39,15 @@ bench: .venv/stamp
 	$(PYTHON) -m benchmarks.probabilities
 	$(PYTHON) -m benchmarks.startup
 	$(PYTHON) -m benchmarks.scaling
+	$(PYTHON) -m benchmarks.several_workers
 	$(PYTHON) -m benchmarks.reading
 	$(PYTHON) -m benchmarks.sweep
 	$(PYTHON) -m benchmarks.memory
 	$(PYTHON) -m benchmarks.cohort_sizes
+
+# CACHE: the folder of emnist_all.sqlite, which figure 2 needs.
+results: .venv/stamp
+	$(PYTHON) -m tools.results $(CACHE)
 
 docs: .venv/stamp
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

@@ -1,9 +1,14 @@
 """The processes of a program, and their memory."""
 
+import concurrent.futures
 import contextlib
+import os
 import pathlib
 import subprocess
 import sys
+import threading
+
+_SECONDS_PER_SAMPLE = 0.05
 
 
 def process_tree(pid: int) -> list[int]:
@@ -30,3 +35,36 @@ def output_of(*arguments: str) -> str:
   return subprocess.run(
     [sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True
   ).stdout
+
+
+class Peak:
+  """The largest memory of this process and its descendants that is seen.
+
+  Attributes:
+    total: The megabytes of all together.
+    of_process: The megabytes of each, by process id.
+  """
+
+  def __init__(self):
+    """Initializes `Peak`; the memory is watched while it is entered."""
+    self.total = 0.0
+    self.of_process: dict[int, float] = {}
+
+  def __enter__(self):
+    self._is_over = threading.Event()
+    self._pool = concurrent.futures.ThreadPoolExecutor(1)
+    self._watching = self._pool.submit(self._watch)
+    return self
+
+  def __exit__(self, *unused_error):
+    self._is_over.set()
+    self._pool.shutdown()
+    # Raises what ended it early.
+    self._watching.result()
+
+  def _watch(self):
+    while not self._is_over.wait(_SECONDS_PER_SAMPLE):
+      sample = {pid: megabytes(pid) for pid in process_tree(os.getpid())}
+      self.total = max(self.total, sum(sample.values()))
+      for pid, value in sample.items():
+        self.of_process[pid] = max(self.of_process.get(pid, 0.0), value)

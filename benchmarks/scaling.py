@@ -1,16 +1,16 @@
 """Seconds and memory of a round by the size n of the cohort.
 
-The paper's FEMNIST CNN and AOCS with m = n / 10; a tenth of the clients has 300
-examples, the others 7. Each n is measured in a process of its own, with a
-worker of its own. Memory is the largest seen of both together, with what they
-share counted once (PSS); "MB/client" is without what was there before the first
-round. A client's update is 6.7 MB, and AOCS has to hold all of them until the
-coins are tossed.
+The paper's FEMNIST CNN with m = n / 10; a tenth of the clients has 300
+examples, the others 7. The methods are AOCS, which has to hold all updates, of
+6.7 MB each, until the coins are tossed; and threshold sampling in fused rounds,
+see `tff_ocs.runtime.forms`. Each n is measured in a process of its own, with a
+worker of its own. Memory is the largest seen, with what processes share counted
+once (PSS): of the program and the worker together, and of the worker alone.
+"MB/client" is what the worker takes beyond the smallest n, less the clients'
+data, for each client beyond it.
 """
 
-import concurrent.futures
 import os
-import threading
 import time
 
 import numpy as np
@@ -21,87 +21,87 @@ from absl import flags
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
 from benchmarks import digits
 from benchmarks import processes
+from tff_ocs.runtime import forms
 from tff_ocs.tasks import femnist
 
 _COHORT_SIZES = flags.DEFINE_list(
-  'cohort_sizes', ['32', '64', '128', '256', '512'], 'The n.'
+  'cohort_sizes',
+  ['32', '128', '512', '4096'],
+  'The n, from the smallest; AOCS is measured up to 512.',
 )
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'The rounds, with the first.', 2)
-_ONE = flags.DEFINE_integer('one', None, 'Measures this n in this process.')
+_ONE = flags.DEFINE_list('one', None, 'Measures METHOD,N in this process.')
 
-_SECONDS_PER_SAMPLE = 0.05
+_METHODS = ('AOCS', 'threshold')
+_LARGEST_OF_AOCS = 512
 
 
 def main(argv):
   del argv
   if _ONE.value is not None:
-    print(*_measure(_ONE.value, _ROUNDS.value))
+    method, n = _ONE.value
+    print(*_measure(method, int(n), _ROUNDS.value))
     return
   print(
-    f'{"n":>5}{"s/round":>9}{"ms/client":>11}{"x first":>9}'
-    f'{"GB":>7}{"MB/client":>11}{"x first":>9}'
+    f'{"method":10}{"n":>5}{"s/round":>9}{"ms/client":>11}{"GB":>7}'
+    f'{"worker, MB":>12}{"data, MB":>10}{"MB/client":>11}'
   )
-  first = None
-  for n in map(int, _COHORT_SIZES.value):
-    output = processes.output_of(
-      '-m', 'benchmarks.scaling', f'--one={n}', f'--rounds={_ROUNDS.value}'
-    )
-    seconds, before, peak = map(float, output.split())
-    of_client = seconds / n, (peak - before) / n
-    first = first or of_client
-    print(
-      f'{n:5}{seconds:9.2f}{1e3 * of_client[0]:11.2f}'
-      f'{of_client[0] / first[0]:9.2f}{peak / 1e3:7.2f}{of_client[1]:11.1f}'
-      f'{of_client[1] / first[1]:9.2f}'
-    )
+  for method in _METHODS:
+    first = None
+    for n in map(int, _COHORT_SIZES.value):
+      if method == 'AOCS' and n > _LARGEST_OF_AOCS:
+        continue
+      output = processes.output_of(
+        '-m',
+        'benchmarks.scaling',
+        f'--one={method},{n}',
+        f'--rounds={_ROUNDS.value}',
+      )
+      seconds, peak, of_worker, data = map(float, output.split())
+      more = ''
+      if first is None:
+        first = n, of_worker - data
+      else:
+        more = f'{(of_worker - data - first[1]) / (n - first[0]):11.2f}'
+      print(
+        f'{method:10}{n:5}{seconds:9.2f}{1e3 * seconds / n:11.2f}'
+        f'{peak / 1e3:7.2f}{of_worker:12.0f}{data:10.0f}{more}',
+        flush=True,
+      )
 
 
-def _measure(n, num_rounds):
-  """Median seconds of a round, megabytes before the first, and their peak."""
+def _measure(method, n, num_rounds):
+  """The median seconds of a round, and the megabytes of the docstring."""
   num_large = n // 10
   clients = digits.draw_clients([300] * num_large + [7] * (n - num_large))
   process = tff_ocs.build_federated_averaging_process(
     femnist.build_model(seed=0),
-    tff_ocs.ApproximateOptimalSampling(n / 10),
+    tff_ocs.ApproximateOptimalSampling(n / 10)
+    if method == 'AOCS'
+    else tff_ocs.ThresholdSampling(n / 10, first_cohort_size=n),
     client_learning_rate=2**-3,
   )
+  if method != 'AOCS':
+    process = forms.fuse(process)
+  total_weight = sum(len(client['y']) for client in clients)
   with tff_ocs.execution.use_local_context():
     state = process.initialize()
     tff.tensorflow.computation(lambda: True)()
-    before = _megabytes()
     seconds = []
-    with _Peak() as peak:
+    with processes.Peak() as peak:
       for _ in range(num_rounds):
         start = time.perf_counter()
+        if method != 'AOCS':
+          state = tff_ocs.set_cohort_weight(state, total_weight)
         state, _ = process.next(state, clients)
         seconds.append(time.perf_counter() - start)
-  return np.median(seconds[1:]), before, peak.megabytes
-
-
-class _Peak:
-  """The largest memory that is seen meanwhile."""
-
-  megabytes = 0.0
-
-  def __enter__(self):
-    self._is_over = threading.Event()
-    self._pool = concurrent.futures.ThreadPoolExecutor(1)
-    self._watching = self._pool.submit(self._watch)
-    return self
-
-  def __exit__(self, *unused_error):
-    self._is_over.set()
-    self._pool.shutdown()
-    # Raises what ended it early.
-    self._watching.result()
-
-  def _watch(self):
-    while not self._is_over.wait(_SECONDS_PER_SAMPLE):
-      self.megabytes = max(self.megabytes, _megabytes())
-
-
-def _megabytes():
-  return sum(map(processes.megabytes, processes.process_tree(os.getpid())))
+  data = sum(array.nbytes for client in clients for array in client.values())
+  of_worker = sum(
+    megabytes
+    for pid, megabytes in peak.of_process.items()
+    if pid != os.getpid()
+  )
+  return np.median(seconds[1:]), peak.total, of_worker, data / 1e6
 
 
 if __name__ == '__main__':

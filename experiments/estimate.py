@@ -269,7 +269,7 @@ def measure(
   if values.algorithm == 'fedavg':
     step = values.server_learning_rate
   rounds = []
-  with experiment.use_worker(values.worker_address):
+  with experiment.use_workers(values.worker_address):
     state = process.initialize()
     for round_num in tqdm.trange(
       values.total_rounds, desc='full', unit='round', file=sys.stderr

@@ -29,6 +29,7 @@ from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
+from plots import measures
 from plots import tables
 from programs import definer
 from tff_ocs.records import runs
@@ -60,15 +61,23 @@ def main(argv):
     }
   )
   (group,) = runs.group_runs([runs.read_run(output_dir / all_jobs[0].name)])
-  experiment = group.experiment
-  caption = (
-    f'{experiment.name}. Data: {experiment.data}; source:'
-    f' {experiment.data_source}. {group.settings["total_rounds"]} rounds,'
-    f' {campaign.describe_seeds(values.repeats)}'
-  )
+  caption = caption_of(group, values.repeats)
   print(format_markdown(table, caption))
   write_results(output_dir, table, caption)
   print(f'Figure: {output_dir / "participation.png"}')
+
+
+def caption_of(group: runs.Group, repeats: int) -> str:
+  """The caption, which names the data of one of the groups."""
+  experiment = group.experiment
+  in_place_of = (
+    f', in place of {experiment.name}' if experiment.is_stand_in else ''
+  )
+  return (
+    f'{experiment.title}{in_place_of}. Data: {experiment.data}.'
+    f' {group.settings["total_rounds"]} rounds, {repeats} seeds. Differences'
+    ' are paired by seed, with 95 % intervals.'
+  )
 
 
 def build_job(
@@ -107,11 +116,12 @@ def tabulate(
   """A row for each n and m, of which the last is n: full participation.
 
   Args:
-    accuracies: The accuracies, one for each seed, by n and m in this order.
+    accuracies: The accuracies, one for each seed and in the same order of
+      seeds, by n and m in this order.
   """
   rows = []
   for (n, m), of_seeds in accuracies.items():
-    full = accuracies[n, n]
+    difference = measures.estimate_mean(np.subtract(of_seeds, accuracies[n, n]))
     rows.append(
       {
         'clients_per_round': n,
@@ -119,24 +129,31 @@ def tabulate(
         'seeds': len(of_seeds),
         'accuracy_mean': np.mean(of_seeds),
         'accuracy_std': np.std(of_seeds, ddof=1),
-        'is_enough': np.mean(of_seeds) >= np.mean(full) - np.std(full, ddof=1),
+        'minus_full_mean': difference.value,
+        'minus_full_low': difference.low,
+        'minus_full_high': difference.high,
+        'is_enough': difference.low >= -measures.SAME_ACCURACY,
       }
     )
   return pd.DataFrame(rows)
 
 
 def format_markdown(table: pd.DataFrame, caption: str) -> str:
-  """The accuracies in Markdown, with a row for each n."""
+  """The differences to full participation in Markdown, a row for each n."""
   is_full = table['expected_clients'] == table['clients_per_round']
   numbers = sorted(set(table['expected_clients'][~is_full]))
-  header = ['Validation accuracy [%]', *(f'm={m}' for m in numbers)]
-  header += ['full participation', 'smallest m', 'm / √n']
+  header = ['Minus full participation [points]', *(f'm={m}' for m in numbers)]
+  header += ['full participation [%]', 'smallest m', 'm / √n']
   rows = []
   for n, of_n in table.groupby('clients_per_round', sort=False):
     cells = dict.fromkeys(numbers, tables.NONE)
     *sampled, full = (row._asdict() for row in of_n.itertuples())
     for row in sampled:
-      cell = _format_accuracy(row)
+      cell = (
+        f'{100 * row["minus_full_mean"]:+.2f}'
+        f' [{100 * row["minus_full_low"]:+.2f},'
+        f' {100 * row["minus_full_high"]:+.2f}]'
+      )
       cells[row['expected_clients']] = (
         f'**{cell}**' if row['is_enough'] else cell
       )
@@ -144,12 +161,9 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
     smallest = [tables.NONE] * 2
     if enough:
       smallest = [str(enough[0]), f'{enough[0] / math.sqrt(n):.2f}']
-    rows.append([f'n={n}', *cells.values(), _format_accuracy(full), *smallest])
+    of_full = tables.format_percent(full['accuracy_mean'], full['accuracy_std'])
+    rows.append([f'n={n}', *cells.values(), of_full, *smallest])
   return tables.format_markdown(caption, header, rows)
-
-
-def _format_accuracy(row):
-  return tables.format_percent(row['accuracy_mean'], row['accuracy_std'])
 
 
 def write_results(

@@ -188,6 +188,67 @@ def tabulate(outcomes: Mapping[runs.Method, Sequence[Outcome]]) -> pd.DataFrame:
   return pd.DataFrame(rows)
 
 
+def describe(
+  table: pd.DataFrame,
+  methods: Mapping[str, runs.Group],
+  published: Mapping[runs.Method, Optional[float]],
+) -> pd.DataFrame:
+  """Adds what was tuned, and how, to the table.
+
+  Args:
+    table: As of `tabulate`.
+    methods: A group of runs of each method, by its label.
+    published: The paper's step size of each method, `None` if it has none.
+
+  Returns:
+    The table tuning.csv.
+  """
+  rows = []
+  for label in table['method']:
+    group = methods[label]
+    rows.append(
+      {
+        'experiment': group.experiment.name,
+        **group.experiment._asdict(),
+        'title': group.experiment.title,
+        'rounds': group.settings['total_rounds'],
+        'sampling': group.method.sampling,
+        'expected_clients': group.method.expected_clients,
+        'published_step_size': published[group.method],
+      }
+    )
+  columns = pd.DataFrame(rows, index=table.index).drop(columns='name')
+  return pd.concat([columns, table], axis=1)
+
+
+def caption_of(table: pd.DataFrame) -> str:
+  """The caption, from the table tuning.csv."""
+  first = table.iloc[0]
+  experiment = runs.Experiment(
+    first['experiment'],
+    first['clients_per_round'],
+    first['data'],
+    first['data_source'],
+  )
+  return (
+    f'{experiment} {first["rounds"]} rounds,'
+    f' {campaign.describe_seeds(first["seeds"])}'
+  )
+
+
+def published_of(table: pd.DataFrame) -> dict[runs.Method, Optional[float]]:
+  """The paper's step size of each method, from the table tuning.csv."""
+  return {
+    runs.Method(
+      row['sampling'],
+      None if pd.isna(row['expected_clients']) else row['expected_clients'],
+    ): None
+    if pd.isna(row['published_step_size'])
+    else row['published_step_size']
+    for row in table.to_dict('records')
+  }
+
+
 def format_markdown(
   table: pd.DataFrame,
   published: Mapping[runs.Method, Optional[float]],
@@ -281,17 +342,15 @@ def tune(
       for name, step_size in pending
     ]
 
-  outcomes, published = {}, {}
+  outcomes, published, groups = {}, {}, {}
   for name, of_method in search(by_name, grid, evaluate).items():
     (group,) = runs.group_runs(read_runs(name, grid[0]))
     outcomes[group.method] = of_method
+    groups[group.method.label] = group
     of_paper = by_name[name].values.get('client_learning_rate')
     published[group.method] = of_paper and float(of_paper)
-  caption = (
-    f'{group.experiment} {group.settings["total_rounds"]} rounds,'
-    f' {campaign.describe_seeds(values.repeats)}'
-  )
-  table = tabulate(outcomes)
+  table = describe(tabulate(outcomes), groups, published)
+  caption = caption_of(table)
   print(format_markdown(table, published, caption))
   write_results(output_dir, table, published, caption)
   print(f'Figure: {output_dir / "tuning.png"}')

@@ -1,4 +1,4 @@
-"""The figure of accuracy against m, which shows how many clients are enough."""
+"""The figure of how many clients are enough: the loss of accuracy against m."""
 
 import math
 import os
@@ -10,6 +10,7 @@ from matplotlib import figure
 from matplotlib import style
 from matplotlib import ticker
 
+from plots import measures
 from plots import panels
 from tff_ocs.records import runs
 
@@ -21,16 +22,20 @@ _CHOSEN_SIZE = 5
 _HEIGHT = 2.1
 _WIDTH_OF_PANEL = 2.2
 _LEAST_WIDTH = 3.4
-_KEY = 'Filled: the smallest m within one standard deviation of full.'
+_KEY = (
+  'Filled: the smallest m whose interval is within the grey band or above.'
+  ' With n the number of clients with many examples in a cohort grows, too.'
+)
 
 
 def plot_participation(
   table: pd.DataFrame, paths: Sequence[Union[str, os.PathLike]], *, caption: str
 ) -> None:
-  """Draws the accuracy of AOCS against m, and that of full participation.
+  """Draws the difference of AOCS to full participation against m.
 
-  Bars and the band reach one standard deviation up and down. A vertical line
-  stands at the square root of n, the order that the paper conjectures.
+  Bars are 95 % intervals of the difference, paired by seed. A band reaches down
+  as far as counts as the same accuracy. A vertical line stands at the square
+  root of n, the order that the paper conjectures.
 
   Args:
     table: The table participation.csv, with a panel for each n. Its last row
@@ -45,7 +50,7 @@ def plot_participation(
     axes = fig.subplots(1, len(by_n), sharey=True, squeeze=False)[0]
     for axis, (n, of_n) in zip(axes, by_n.items()):
       _draw(axis, n, of_n)
-    axes[0].set_ylabel('Validation accuracy [%]')
+    axes[0].set_ylabel('Accuracy − full [points]')
     fig.legend(
       *axes[0].get_legend_handles_labels(), loc='outside upper center', ncols=3
     )
@@ -55,18 +60,24 @@ def plot_participation(
 
 def _draw(axis, n, rows):
   looks = panels.line_looks([_FULL, _AOCS])
-  mean, std = 100 * rows[['accuracy_mean', 'accuracy_std']].iloc[-1]
-  axis.axhline(mean, label='full participation', **looks[_FULL])
+  axis.axhline(0, label='full participation', **looks[_FULL])
   axis.axhspan(
-    mean - std, mean + std, color=looks[_FULL]['color'], alpha=0.15, linewidth=0
+    -100 * measures.SAME_ACCURACY,
+    0,
+    color=looks[_FULL]['color'],
+    alpha=0.15,
+    linewidth=0,
   )
   sampled = rows.iloc[:-1]
   m = sampled['expected_clients'].to_numpy()
-  accuracy = 100 * sampled['accuracy_mean'].to_numpy()
+  mean, low, high = (
+    100 * sampled[f'minus_full_{name}'].to_numpy()
+    for name in ('mean', 'low', 'high')
+  )
   axis.errorbar(
     m,
-    accuracy,
-    100 * sampled['accuracy_std'],
+    mean,
+    (mean - low, high - mean),
     marker='^',
     markersize=_MARKER_SIZE,
     markerfacecolor='white',
@@ -77,7 +88,7 @@ def _draw(axis, n, rows):
   smallest = sampled['is_enough'].to_numpy().nonzero()[0][:1]
   axis.plot(
     m[smallest],
-    accuracy[smallest],
+    mean[smallest],
     marker='^',
     markersize=_CHOSEN_SIZE,
     color=looks[_AOCS]['color'],

@@ -6,10 +6,18 @@ Figure 2 shows the sizes of the clients of the FEMNIST training sets; 3, 4, 5
 (FEMNIST sets 1, 2, 3), 6, 7 (Shakespeare with n = 32, 128) and 13 (CIFAR100)
 validation accuracy and training loss; 8 to 12 the best validation accuracy so
 far, for the experiments of 3 to 7. All finished runs are drawn, and a line
-names those of the paper that are missing. Three figures are not the paper's:
-'compression' shows runs with --compression next to the same methods without,
-'improvement' the improvement factor alpha^k of the runs with AOCS, and 'others'
-is a figure for each experiment that the paper does not have.
+names those of the paper that are missing. The other figures are not the
+paper's:
+
+*   'one_round_trip', for each experiment: sampling in one round trip with AOCS,
+    uniform sampling and full participation;
+*   'compression', for each sampling: runs with --compression and without;
+*   'improvement': the improvement factor alpha^k of the runs with AOCS;
+*   'authors': our runs on FEMNIST set 1 and curves of the authors' code, which
+    --authors_curves names;
+*   'others': a figure for each experiment that the paper does not have.
+
+With --figure=all, figures.csv lists the lines that were drawn.
 """
 
 import pathlib
@@ -20,10 +28,12 @@ from typing import NamedTuple
 from typing import Optional
 
 import numpy as np
+import pandas as pd
 from absl import app
 from absl import flags
 from absl import logging
 
+from plots import authors_code
 from plots import captions
 from plots import improvement_curves
 from plots import inputs
@@ -31,6 +41,7 @@ from plots import panels
 from plots import sizes
 from programs import entry
 from programs import paths
+from tff_ocs.records import files
 from tff_ocs.records import runs
 
 
@@ -58,9 +69,15 @@ _OF_PAPER = {
   },
   '13': _Figure('CIFAR100', 32, (3,)),
 }
-_COMPRESSION = 'compression'
 _IMPROVEMENT = 'improvement'
-_OTHERS = 'others'
+_AUTHORS = 'authors'
+# Several figures each, whose names begin with these prefixes.
+_SEVERAL = {
+  'compression': 'compression_',
+  'one_round_trip': 'one_round_trip_',
+  'others': 'of_',
+}
+_TABLE = 'figures.csv'
 
 
 def main(argv):
@@ -74,6 +91,8 @@ def main(argv):
     output_dir=flags.FLAGS.output_dir,
     data=flags.FLAGS.data,
     cache_dir=flags.FLAGS.cache_dir,
+    authors_curves=flags.FLAGS.authors_curves,
+    formats=flags.FLAGS.formats,
   )
 
 
@@ -82,17 +101,31 @@ def _define_flags():
   flags.DEFINE_enum(
     'figure',
     'all',
-    ['2', *_OF_PAPER, _COMPRESSION, _IMPROVEMENT, _OTHERS, 'all'],
+    ['2', *_OF_PAPER, *_SEVERAL, _IMPROVEMENT, _AUTHORS, 'all'],
     "The figure's number in the paper, or what it shows.",
   )
   paths.define_path(
     'output_dir', 'figures', 'The folder to write figure_N.png and .pdf to.'
   )
+  flags.DEFINE_list(
+    'formats', ['png', 'pdf'], 'The formats to write, some of png, pdf and svg.'
+  )
+  flags.register_validator(
+    'formats',
+    lambda formats: formats and not set(formats) - {'png', 'pdf', 'svg'},
+    message='must be some of png, pdf and svg',
+  )
+  paths.define_path(
+    'authors_curves',
+    None,
+    "For the figure 'authors': the CSV file with the columns method (uniform or"
+    ' ocs), round, training_loss and validation_accuracy.',
+  )
   paths.define_path(
     'cache_dir',
     None,
-    'For figure 2 of runs with --data_source=tff: the folder of'
-    ' emnist_all.sqlite. Nothing is downloaded.',
+    'For figure 2 of runs with --data_source=tff or authors: the folder of'
+    " emnist_all.sqlite, or that of the authors' files. Nothing is downloaded.",
   )
 
 
@@ -103,6 +136,8 @@ def draw_figures(
   output_dir: str,
   data: Optional[str] = None,
   cache_dir: Optional[str] = None,
+  authors_curves: Optional[str] = None,
+  formats: Sequence[str] = ('png', 'pdf'),
 ) -> None:
   """Draws one or all figures; ends the program with a line if it cannot."""
   try:
@@ -112,23 +147,42 @@ def draw_figures(
   except runs.RunsError as error:
     sys.exit(f'error: {error}')
   selected = _select(groups)
-  if figure == _OTHERS:
-    names = [name for name in selected if name.startswith(_PREFIX_OF_OTHERS)]
+  if figure in _SEVERAL:
+    names = [name for name in selected if name.startswith(_SEVERAL[figure])]
   elif figure == 'all':
     names = _figures_with_runs(selected, groups, cache_dir)
+    if authors_curves is None:
+      names = [name for name in names if name != _AUTHORS]
   else:
     names = [figure]
   if not names:
-    sys.exit(f'error: no other figure shows {_describe(groups)}.')
+    needed = _describe_needed(figure)
+    sys.exit(f'error: there are no runs {needed}, but of {_describe(groups)}.')
+  draw = _Drawer(
+    selected,
+    groups,
+    pathlib.Path(output_dir),
+    cache_dir,
+    authors_curves,
+    formats,
+  )
   failed = []
+  tables = []
   for name in names:
     try:
-      _draw(name, selected, groups, pathlib.Path(output_dir), cache_dir)
+      tables.append(draw(name))
     except (ImportError, OSError, ValueError) as error:
       if figure == name:
         sys.exit(f'error: figure {name} cannot be drawn: {error}')
       _report(f'figure {name} is not drawn: {error}')
       failed.append(name)
+  tables = [table for table in tables if len(table)]
+  if figure == 'all' and tables:
+    with files.replacing(draw.output_dir / _TABLE) as partial:
+      # Digits that do not depend on the order of sums.
+      pd.concat(tables).to_csv(
+        partial, index=False, float_format='%.8g', lineterminator='\n'
+      )
   if failed:
     sys.exit(f'error: not drawn: figures {", ".join(failed)}.')
 
@@ -146,39 +200,70 @@ def _figures_with_runs(selected, groups, cache_dir) -> list[str]:
   return names
 
 
-# Of the figures of experiments that the paper does not have.
-_PREFIX_OF_OTHERS = 'of_'
-
-
 def _select(groups: Sequence[runs.Group]) -> dict[str, list[runs.Group]]:
   """The groups that each figure shows, by its name; all but figure 2."""
   plain = [group for group in groups if group.method.compression is None]
   selected = {
-    number: [group for group in plain if group.experiment[:2] == of[:2]]
+    number: [
+      group
+      for group in plain
+      if group.experiment[:2] == of[:2]
+      and group.method.sampling != _ONE_ROUND_TRIP
+    ]
     for number, of in _OF_PAPER.items()
   }
-  selected[_COMPRESSION] = _select_compressed(groups)
   selected[_IMPROVEMENT] = improvement_curves.select(groups)
+  selected[_AUTHORS] = authors_code.select(plain)
+  selected.update(_select_one_round_trip(plain))
+  selected.update(_select_compressed(groups))
   of_paper = {of[:2] for of in _OF_PAPER.values()}
-  names = {}
+  others: dict = {}
   for group in groups:
-    experiment = group.experiment[:2]
-    if experiment not in of_paper:
-      # Different experiments never share a file.
-      name = names.setdefault(experiment, _file_name(*experiment, names))
-      selected.setdefault(name, []).append(group)
+    if group.experiment[:2] not in of_paper:
+      others.setdefault(group.experiment[:2], []).append(group)
+  selected.update(_name(_SEVERAL['others'], others))
   return selected
 
 
-def _file_name(experiment, n, others):
-  """A name for the figure of an experiment, other than those given so far."""
-  words = re.sub(r'\W+', '_', experiment.lower()).strip('_')
-  name = f'{_PREFIX_OF_OTHERS}{words}_n{n}'
-  return f'{name}_{len(others) + 1}' if name in others.values() else name
+_ONE_ROUND_TRIP = 'threshold'
+
+
+def _name(prefix, by_experiment):
+  """Names for files: different experiments never share one."""
+  named = {}
+  for (experiment, n), value in by_experiment.items():
+    words = re.sub(r'\W+', '_', experiment.lower()).strip('_')
+    name = f'{prefix}{words}_n{n}'
+    named[f'{name}_{len(named) + 1}' if name in named else name] = value
+  return named
+
+
+def _select_one_round_trip(groups):
+  """By experiment, all methods with the smallest m of sampling in one trip."""
+  smallest: dict = {}
+  for group in groups:
+    if group.method.sampling == _ONE_ROUND_TRIP:
+      m = group.method.expected_clients
+      key = group.experiment[:2]
+      smallest[key] = min(m, smallest.get(key, m))
+  of_experiments = {
+    key: [
+      group
+      for group in groups
+      if group.experiment[:2] == key
+      and group.method.sampling in ('full', 'uniform', 'aocs', _ONE_ROUND_TRIP)
+      and group.method.expected_clients in (None, m)
+    ]
+    for key, m in smallest.items()
+  }
+  return _name(_SEVERAL['one_round_trip'], of_experiments)
 
 
 def _select_compressed(groups):
-  """The runs of methods that are there with and without compression."""
+  """By sampling, the methods that are there with and without compression.
+
+  Other samplings than full participation are shown with it, uncompressed.
+  """
 
   def uncompressed(group):
     return group.experiment, group.method._replace(compression=None)
@@ -188,52 +273,100 @@ def _select_compressed(groups):
     for group in groups
     if group.method.compression is not None
   }
-  return [group for group in groups if uncompressed(group) in compressed]
+  selected = {}
+  samplings = [g.method.sampling for g in groups if g.method.compression]
+  for sampling in dict.fromkeys(samplings):
+    experiments = {
+      experiment for experiment, m in compressed if m.sampling == sampling
+    }
+    selected[_SEVERAL['compression'] + sampling] = [
+      group
+      for group in groups
+      if (
+        group.method.sampling == sampling and uncompressed(group) in compressed
+      )
+      or (
+        group.method[:3] == ('full', None, None)
+        and group.experiment in experiments
+      )
+    ]
+  return selected
 
 
-def _draw(
-  name: str,
-  selected: dict[str, list[runs.Group]],
-  groups: Sequence[runs.Group],
-  output_dir: pathlib.Path,
-  cache_dir: Optional[str],
-) -> None:
-  """Draws a figure."""
-  paths = [output_dir / f'figure_{name}.{ending}' for ending in ('png', 'pdf')]
-  if name == '2':
-    of_set, caption = sizes.find_sizes(groups, cache_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    sizes.plot_sizes(of_set, paths, caption=caption)
+class _Drawer(NamedTuple):
+  """Draws a figure by its name.
+
+  Attributes:
+    selected: The groups that each figure shows.
+    groups: All groups.
+    output_dir: The folder to write to.
+    cache_dir: For figure 2, see `sizes.find_source`.
+    authors_curves: The file of the curves of the authors' code.
+    formats: The endings of the files.
+  """
+
+  selected: dict[str, list[runs.Group]]
+  groups: Sequence[runs.Group]
+  output_dir: pathlib.Path
+  cache_dir: Optional[str]
+  authors_curves: Optional[str]
+  formats: Sequence[str]
+
+  def __call__(self, name: str) -> pd.DataFrame:
+    """Draws a figure; returns what its lines show."""
+    paths = [
+      self.output_dir / f'figure_{name}.{ending}' for ending in self.formats
+    ]
+    if name == '2':  # It has no lines.
+      of_set, caption = sizes.find_sizes(self.groups, self.cache_dir)
+      self.output_dir.mkdir(parents=True, exist_ok=True)
+      sizes.plot_sizes(of_set, paths, caption=caption)
+      drawn = pd.DataFrame()
+    else:
+      drawn = self._draw_runs(name, paths)
     print(paths[0])
-    return
-  shown = selected[name]
-  if not shown:
-    raise runs.RunsError(
-      f'there are no runs {_describe_needed(name)}, but of {_describe(groups)}.'
-    )
-  if name != _IMPROVEMENT:
-    runs.check_comparable(shown)
-    _name_missing(name, shown)
-  output_dir.mkdir(parents=True, exist_ok=True)
-  if name == _IMPROVEMENT:
-    improvement_curves.plot_improvement(shown, paths)
-  else:
-    panels.plot_panels(
+    drawn.insert(0, 'figure', name)
+    return drawn
+
+  def _draw_runs(self, name, paths) -> pd.DataFrame:
+    shown = self.selected.get(name)
+    if not shown:
+      raise runs.RunsError(
+        f'there are no runs {_describe_needed(name)}, but of'
+        f' {_describe(self.groups)}.'
+      )
+    if name == _AUTHORS and self.authors_curves is None:
+      raise runs.RunsError('it needs --authors_curves.')
+    if name != _IMPROVEMENT:
+      runs.check_comparable(shown)
+      _name_missing(name, shown)
+    self.output_dir.mkdir(parents=True, exist_ok=True)
+    if name == _IMPROVEMENT:
+      return improvement_curves.plot_improvement(shown, paths)
+    if name == _AUTHORS:
+      curves = authors_code.read(self.authors_curves)
+      return authors_code.plot(shown, curves, paths)
+    return panels.plot_panels(
       {_label(group): group.runs for group in shown},
       paths,
       caption=captions.describe_runs(shown),
       best_so_far=name in _OF_PAPER and _OF_PAPER[name].best_so_far,
+      methods={_label(group): group.method for group in shown},
     )
-  print(paths[0])
 
 
 def _describe_needed(name):
-  if name == _COMPRESSION:
-    return 'with --compression'
-  if name == _IMPROVEMENT:
-    return 'with --sampling=aocs that measured the improvement factor'
-  of_paper = _OF_PAPER[name]
-  return f'of {of_paper.experiment} with n={of_paper.clients_per_round}'
+  """The runs that a figure needs, for a message."""
+  if name in _OF_PAPER:
+    of_paper = _OF_PAPER[name]
+    return f'of {of_paper.experiment} with n={of_paper.clients_per_round}'
+  return {
+    'compression': 'with --compression',
+    'one_round_trip': f'with --sampling={_ONE_ROUND_TRIP}',
+    'others': 'of other experiments than the paper',
+    _IMPROVEMENT: 'with --sampling=aocs that measured the improvement factor',
+    _AUTHORS: 'of FEMNIST set 1 with uniform or aocs, m=3',
+  }[name]
 
 
 def _name_missing(name, groups):

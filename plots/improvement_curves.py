@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Union
 
+import pandas as pd
 from matplotlib import figure
 from matplotlib import style
 
@@ -15,12 +16,12 @@ from tff_ocs.records import runs
 COLUMN = 'improvement_factor'
 # The number of rounds of the running mean. alpha^k differs between cohorts.
 _WINDOW = 10
-# Of Okabe and Ito's palette, by experiment, and dashes by m.
+# Of Okabe and Ito's palette, with dashes, by experiment.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#000000')
-_LINESTYLES = ('-', (0, (3, 1.2)), (0, (1, 1)))
-# A figure over one column, in inches.
-_WIDTH = 3.4
-_HEIGHT = 3.1
+_LINESTYLES = ('-', (0, (5, 1.2)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)))
+# A figure over both columns, in inches.
+_WIDTH = 7.0
+_HEIGHT = 2.6
 
 
 def select(groups: Sequence[runs.Group]) -> list[runs.Group]:
@@ -37,27 +38,44 @@ def select(groups: Sequence[runs.Group]) -> list[runs.Group]:
 
 def plot_improvement(
   groups: Sequence[runs.Group], paths: Sequence[Union[str, os.PathLike]]
-) -> None:
+) -> pd.DataFrame:
   """Draws the improvement factor alpha^k, Eq. (15), of each group by rounds.
 
   A line is the mean over the seeds of the running means over ten rounds. A band
   reaches one standard deviation over the seeds up and down.
+
+  Args:
+    groups: The groups, which measured the factor.
+    paths: Where to write the figure; the endings decide the formats.
+
+  Returns:
+    A row for each line, as of `panels.plot_panels`.
   """
   experiments = list(dict.fromkeys(group.experiment for group in groups))
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axis = fig.subplots()
     num_of_experiment = dict.fromkeys(experiments, 0)
+    drawn = []
     for group in groups:
       experiment = group.experiment
       color = _COLORS[experiments.index(experiment) % len(_COLORS)]
-      dashes = num_of_experiment[experiment] % len(_LINESTYLES)
+      # Another m of the same experiment has other dashes.
+      dashes = experiments.index(experiment) + num_of_experiment[experiment]
       num_of_experiment[experiment] += 1
+      average = curves.average([_curve(run) for run in group.runs])
+      drawn.append(
+        {
+          'panel': 'Improvement factor',
+          'line': _label(group),
+          **panels.describe_line(average),
+        }
+      )
       panels.draw_with_band(
         axis,
-        curves.average([_curve(run) for run in group.runs]),
+        average,
         color=color,
-        linestyle=_LINESTYLES[dashes],
+        linestyle=_LINESTYLES[dashes % len(_LINESTYLES)],
         label=captions.escape(_label(group)),
       )
     axis.set_ylim(0, 1)
@@ -66,23 +84,30 @@ def plot_improvement(
     ends = axis.secondary_yaxis('right')
     ends.set_yticks([0, 1], ['as full', 'as uniform'])
     ends.spines['right'].set_visible(False)
-    fig.legend(loc='outside upper center', ncols=2)
+    fig.legend(loc='outside upper center', ncols=3)
     data = captions.escape(
-      '; '.join(f'{e.name}: {e.data}' for e in experiments)
+      '; '.join(_describe_data(experiment) for experiment in experiments)
     )
     step_sizes = captions.describe_step_sizes(
-      groups, lambda group: group.experiment.name, _label
+      groups, lambda group: group.experiment.title, _label
     )
     caption = f'Data: {data}. {step_sizes}Running mean over {_WINDOW} rounds.'
     if any(len(group.runs) > 1 for group in groups):
       caption += ' Bands: standard deviation over seeds.'
     panels.add_caption(fig, caption)
     panels.save(fig, paths)
+  return pd.DataFrame(drawn)
+
+
+def _describe_data(experiment):
+  if experiment.is_stand_in:
+    return f'{experiment.title}, in place of {experiment.name}'
+  return f'{experiment.name}: {experiment.data}'
 
 
 def _label(group):
-  name, n, *_ = group.experiment
-  return f'{name}, m={group.method.expected_clients:g} of {n}'
+  n, m = group.experiment.clients_per_round, group.method.expected_clients
+  return f'{group.experiment.title}, m={m:g} of {n}'
 
 
 def _curve(run):

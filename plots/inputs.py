@@ -1,6 +1,8 @@
 """The runs that figures and tables are made of, as the flags choose them."""
 
+import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
@@ -28,6 +30,9 @@ def define_flags() -> None:
 def find_groups(results_dir: str, data: Optional[str]) -> list[runs.Group]:
   """Reads the finished runs, and prints a line for each that is left out.
 
+  Runs of uniform sampling with the step size of AOCS, where there are others
+  with a step size of their own, are a method with a name of its own.
+
   Args:
     results_dir: The folder below which the runs are.
     data: Part of the name, or the source, of the data to use; `None` is all.
@@ -41,13 +46,38 @@ def find_groups(results_dir: str, data: Optional[str]) -> list[runs.Group]:
   groups, left_out = runs.find_groups(results_dir)
   for line in left_out:
     print(line, file=sys.stderr)
-  return [
-    group
-    for group in groups
-    if data is None
-    or data == group.experiment.data_source
-    or data in group.experiment.data
-  ]
+  return _name_step_sizes(
+    [
+      group
+      for group in groups
+      if data is None
+      or data == group.experiment.data_source
+      or data in group.experiment.data
+    ]
+  )
+
+
+def _name_step_sizes(groups: Sequence[runs.Group]) -> list[runs.Group]:
+  """Names uniform sampling with the step size of AOCS, if there is another."""
+  step_sizes: dict = {}
+  for group in groups:
+    of_method = step_sizes.setdefault(_method_in_experiment(group), set())
+    of_method.add(group.settings.get('client_learning_rate'))
+  named = []
+  for group in groups:
+    experiment, method = _method_in_experiment(group)
+    step_size = group.settings.get('client_learning_rate')
+    of_aocs = step_sizes.get((experiment, method._replace(sampling='aocs')), ())
+    is_one_of_two = len(step_sizes[experiment, method]) == 2
+    if method.sampling == 'uniform' and is_one_of_two and step_size in of_aocs:
+      name = f"{method.label}, AOCS' step size"
+      group = dataclasses.replace(group, method=method._replace(name=name))
+    named.append(group)
+  return named
+
+
+def _method_in_experiment(group):
+  return group.experiment, group.method
 
 
 def no_runs(results_dir: str, data: Optional[str]) -> runs.RunsError:

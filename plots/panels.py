@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Optional
 from typing import Union
 
 import numpy as np
@@ -32,17 +33,38 @@ _LOOKS = {
   'uniform': {'color': '#E69F00'},
   'ocs': {'color': '#56B4E9', 'linewidth': 2.4},
   'aocs': {'color': '#0072B2'},
+  'threshold': {'color': '#D55E00'},
 }
 # For all other methods.
-_OTHER_COLORS = ('#D55E00', '#009E73', '#CC79A7', '#999999')
-# By m, the smallest first.
-_LINESTYLES = ('-', (0, (3, 1.2)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)))
-# By compression.
-_MARKERS = ('o', 's', '^', 'D')
+_OTHER_COLORS = ('#009E73', '#CC79A7', '#999999', '#882255')
+# By m, the smallest first. Full participation and AOCS often coincide, so that
+# black has to be seen through the gaps.
+_SOLID = '-'
+_DASHED = (0, (3, 1.2))
+_DOTTED = (0, (1, 1))
+_DASH_DOTTED = (0, (4, 1.2, 1, 1.2))
+_LINESTYLES = (_SOLID, _DASHED, _DOTTED, _DASH_DOTTED)
+_LINESTYLES_OF = {
+  'uniform': (_SOLID, _DOTTED, _DASHED, _DASH_DOTTED),
+  'aocs': (_DASHED, _DOTTED, _DASH_DOTTED, _SOLID),
+  'threshold': (_DASH_DOTTED, _DOTTED, _DASHED, _SOLID),
+}
+MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D', 'aocs': '^'}
+MARKERS['threshold'] = 'v'
+OTHER_MARKER = 'P'
+# The looks of compressed methods, by compression; a figure of them shows the
+# same sampling with each.
+_COLORS_OF_COMPRESSIONS = ('#009E73', '#CC79A7', '#882255', '#999999')
+_MARKERS_OF_COMPRESSIONS = ('s', 'D', '^', 'v')
+_MARKER_SIZE = 1.9
+# More evaluations than these are marked at this distance, as a fraction of the
+# panel's diagonal.
+_MOST_MARKERS = 40
+_DISTANCE_OF_MARKERS = 0.05
 _PAPERS_UNIT = 10**8
 # A figure over both columns, in inches, with one row in the legend.
 _WIDTH = 7.0
-_HEIGHT = 2.05
+_HEIGHT = 2.25
 _HEIGHT_OF_ROW = 0.14
 # Of the caption, which makes the figure higher, not the panels smaller.
 _HEIGHT_OF_LINE = 0.1
@@ -55,12 +77,15 @@ def plot_panels(
   *,
   caption: str,
   best_so_far: bool = False,
-) -> None:
+  methods: Optional[Mapping[str, runs.Method]] = None,
+) -> pd.DataFrame:
   """Draws validation accuracy and training loss of several methods.
 
   Lines are means over the runs of a method, and bands reach one standard
-  deviation up and down, see `curves.average`; a single run has no band. Runs
-  without an accuracy have the validation loss in its place.
+  deviation up and down, see `curves.average`; a single run has no band. By
+  bits, a mean stands at the mean of the bits that were sent up to its round.
+  Markers are at evaluations. Runs without an accuracy have the validation loss
+  in its place.
 
   Args:
     by_label: Each method's runs, which differ in their seeds, by its name in
@@ -69,58 +94,211 @@ def plot_panels(
     caption: The line below the figure, which names the data.
     best_so_far: Whether to draw the best validation accuracy so far, without
       the training loss.
+    methods: The method of each name, if it is another than that of the runs'
+      settings.
+
+  Returns:
+    A row for each line: its panel, name, number of points, last place, and the
+    mean and the deviation there, and the mean of all points.
 
   Raises:
     OSError: If the figure cannot be written.
   """
   columns = [_score_column(by_label)] + ['training_loss'] * (not best_so_far)
-  methods = {
+  methods = methods or {
     label: runs.method_of(of_method[0].settings)
     for label, of_method in by_label.items()
   }
   looks = line_looks(methods.values())
   unit, unit_size = _choose_unit(by_label)
+  drawn = []
   with style.context(STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     all_axes = fig.subplots(1, 2 * len(columns))
     for axis, column in zip(all_axes, columns * 2):
       is_by_bits = axis in all_axes[len(columns) :]
+      averages = {}
       for label, of_method in by_label.items():
-        of_seeds = [_curve(run, column, best_so_far) for run in of_method]
-        if is_by_bits:
-          of_seeds = [
-            curve.set_axis(
-              run.metrics['cumulative_uplink_bits'][curve.index] / unit_size
-            )
-            for run, curve in zip(of_method, of_seeds)
-          ]
-        draw_with_band(
-          axis, curves.average(of_seeds), label=label, **looks[methods[label]]
+        average = curves.average(
+          [_curve(run, column, best_so_far) for run in of_method]
         )
+        if is_by_bits:
+          average.index = _mean_bits(of_method, average.index) / unit_size
+        averages[label] = average
+      is_loss = column == 'training_loss'
+      markers = {} if is_loss else _markers(methods.values())
+      draw_lines(axis, averages, methods, looks, markers)
       if is_by_bits:
         _format_bits(axis, unit)
       else:
         axis.set_xlabel('Communication round')
-      if column == 'training_loss':
+      if is_loss:
         axis.set_ylabel('Training loss')
-        axis.set_ylim(0, _loss_limit(by_label))
+        limit_loss(axis, _loss_limit(by_label))
       elif column == 'validation_loss':
         axis.set_ylabel('Validation loss')
-        axis.set_ylim(0, _loss_limit(by_label))
+        limit_loss(axis, _loss_limit(by_label))
       else:
         name = 'Best accuracy so far' if best_so_far else 'Validation accuracy'
         axis.set_ylabel(f'{name} [%]')
         axis.set_ylim(0, _accuracy_limit(by_label))
+        if not is_by_bits:
+          _magnify(axis, averages, methods, looks, markers)
+      panel = f'{axis.get_ylabel()} by {axis.get_xlabel()}'
+      drawn += [
+        {'panel': panel, 'line': label, **describe_line(average)}
+        for label, average in averages.items()
+      ]
     lines = {line.get_label(): line for line in all_axes[0].lines}
     add_legend(fig, {lines[label]: methods[label] for label in methods})
     add_caption(fig, caption)
     save(fig, paths)
+  return pd.DataFrame(drawn)
+
+
+def draw_lines(
+  axis,
+  averages: Mapping[str, pd.DataFrame],
+  methods: Mapping[str, runs.Method],
+  looks: Mapping[runs.Method, Mapping[str, Any]],
+  markers: Mapping[runs.Method, str],
+) -> None:
+  """Draws the mean of each method with its band.
+
+  Args:
+    axis: Where to.
+    averages: The mean and the deviation of each method, see `curves.average`.
+    methods: The methods by the same names.
+    looks: As of `line_looks`.
+    markers: The markers of evaluations; none for methods that are not there.
+  """
+  for label, average in averages.items():
+    method = methods[label]
+    look = dict(looks[method])
+    if method in markers:
+      is_many = len(average) > _MOST_MARKERS
+      look.update(
+        marker=markers[method],
+        markersize=_MARKER_SIZE,
+        markeredgewidth=0.4,
+        markevery=_DISTANCE_OF_MARKERS if is_many else 1,
+      )
+    draw_with_band(axis, average, label=label, **look)
+
+
+def _markers(methods: Iterable[runs.Method]) -> dict[runs.Method, str]:
+  """The marker of each method."""
+  methods = list(methods)
+  compressions = _compressions(methods)
+  markers = {}
+  for method in methods:
+    markers[method] = MARKERS.get(family(method), OTHER_MARKER)
+    if method.compression is not None:
+      rank = compressions.index(method.compression)
+      markers[method] = _MARKERS_OF_COMPRESSIONS[
+        rank % len(_MARKERS_OF_COMPRESSIONS)
+      ]
+  return markers
+
+
+def _compressions(methods):
+  return list(dict.fromkeys(m.compression for m in methods if m.compression))
+
+
+def describe_line(average: pd.DataFrame) -> dict[str, float]:
+  """The row that `plot_panels` returns for a line, without its names."""
+  finite = average.dropna()
+  if finite.empty:
+    return {'points': 0}
+  return {
+    'points': len(finite),
+    'last_place': finite.index[-1],
+    'last_mean': finite['mean'].iloc[-1],
+    'last_deviation': finite['std'].iloc[-1],
+    'mean_of_points': finite['mean'].mean(),
+  }
+
+
+def _mean_bits(of_method, rounds):
+  """The bits up to each round, as a mean over the runs."""
+  bits = [run.metrics['cumulative_uplink_bits'] for run in of_method]
+  return np.mean([of_run[rounds] for of_run in bits], axis=0)
+
+
+# The place of an inset in its panel. Below curves that rise, there is room; its
+# top is below all of them, if its height permits.
+_LEFT_OF_INSET = 0.42
+_BOTTOM_OF_INSET = 0.13
+_WIDTH_OF_INSET = 0.56
+_HEIGHTS_OF_INSET = (0.26, 0.4)
+# The inset shows the rounds from this part of them on.
+_START_OF_INSET = 1 / 3
+# Methods coincide whose last mean is at most so far below the best one, and the
+# others at most by this range, in parts of the panel's height.
+_COINCIDING = 0.03
+_LARGEST_RANGE = 0.2
+
+
+def _magnify(axis, averages, methods, looks, markers) -> None:
+  """Adds an inset where methods coincide at the panel's scale."""
+  height = axis.get_ylim()[1]
+  last_round = max(average.index[-1] for average in averages.values())
+  start = last_round * _START_OF_INSET
+  ends = {
+    label: average['mean'][average.index >= start]
+    for label, average in averages.items()
+  }
+  ends = {label: end for label, end in ends.items() if end.notna().any()}
+  if not ends or len(ends) < 2:
+    return
+  lasts = {label: end.dropna().iloc[-1] for label, end in ends.items()}
+  best = max(lasts.values())
+  near = [
+    ends[label]
+    for label, last in lasts.items()
+    if best - last <= _COINCIDING * height
+    and best - ends[label].min() <= _LARGEST_RANGE * height
+  ]
+  if len(near) < 2:
+    return
+  low = min(end.min() for end in near)
+  high = max(end.max() for end in near)
+  behind = last_round * _LEFT_OF_INSET
+  lowest = min(
+    average['mean'][average.index >= behind].min()
+    for average in averages.values()
+  )
+  room = lowest / height - 0.04 - _BOTTOM_OF_INSET
+  inset = axis.inset_axes(
+    (
+      _LEFT_OF_INSET,
+      _BOTTOM_OF_INSET,
+      _WIDTH_OF_INSET,
+      np.clip(room, *_HEIGHTS_OF_INSET),
+    )
+  )
+  draw_lines(inset, averages, methods, looks, markers)
+  margin = 0.08 * (high - low) or 0.01 * height
+  inset.set_ylim(low - margin, high + margin)
+  inset.set_xlim(start, last_round * 1.01)
+  inset.tick_params(labelsize=5, width=0.4, length=1.5, pad=1)
+  inset.xaxis.set_major_locator(ticker.MaxNLocator(3, integer=True))
+  inset.yaxis.set_major_locator(ticker.MaxNLocator(3))
+  for label in inset.get_yticklabels():
+    # They stand on the curves.
+    label.set_bbox(
+      {'facecolor': 'white', 'alpha': 0.8, 'edgecolor': 'none', 'pad': 0.2}
+    )
+  for spine in inset.spines.values():
+    spine.set_visible(True)
+    spine.set_color('#777777')
+    spine.set_linewidth(0.4)
 
 
 def line_looks(
   methods: Iterable[runs.Method],
 ) -> dict[runs.Method, dict[str, Any]]:
-  """The colour of each method's line, its dashes for m, and its markers.
+  """The colour of each method's line, and its dashes, which differ with m.
 
   Args:
     methods: The methods that are shown together. Those that are not the
@@ -131,26 +309,27 @@ def line_looks(
   """
   methods = list(methods)
   ranks = sorted({m.expected_clients for m in methods} - {None})
-  compressions = list(
-    dict.fromkeys(m.compression for m in methods if m.compression)
-  )
+  compressions = _compressions(methods)
   families = [family(method) for method in methods]
   others = list(dict.fromkeys(f for f in families if f not in _LOOKS))
   looks = {}
   for method in methods:
     m = method.expected_clients
     rank = 0 if m is None else ranks.index(m)
-    if family(method) in _LOOKS:
-      look = _LOOKS[family(method)]
+    name = family(method)
+    if method.compression is not None:
+      rank = compressions.index(method.compression)
+      color = _COLORS_OF_COMPRESSIONS[rank % len(_COLORS_OF_COMPRESSIONS)]
+      look, linestyles, rank = {'color': color}, _LINESTYLES, rank + 1
+    elif name in _LOOKS:
+      look = _LOOKS[name]
+      linestyles = _LINESTYLES_OF.get(name, _LINESTYLES)
     else:
       # When the colours are used up, they come again with other dashes.
-      lap, index = divmod(others.index(family(method)), len(_OTHER_COLORS))
-      look, rank = {'color': _OTHER_COLORS[index]}, rank + lap
-    look = {'linestyle': _LINESTYLES[rank % len(_LINESTYLES)], **look}
-    if method.compression is not None:
-      rank = compressions.index(method.compression) % len(_MARKERS)
-      look.update(marker=_MARKERS[rank], markersize=3, markevery=0.2)
-    looks[method] = look
+      lap, index = divmod(others.index(name), len(_OTHER_COLORS))
+      look, linestyles = {'color': _OTHER_COLORS[index]}, _LINESTYLES
+      rank += lap
+    looks[method] = {'linestyle': linestyles[rank % len(linestyles)], **look}
   return looks
 
 
@@ -173,6 +352,22 @@ def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
     )
 
 
+def limit_loss(axis, limit: Optional[float]) -> None:
+  """Cuts the axis off at a limit, and says so where that hides a line."""
+  peak = max(np.nanmax(line.get_ydata(), initial=0) for line in axis.lines)
+  axis.set_ylim(0, limit)
+  if limit is not None and peak > limit:
+    axis.text(
+      0.98,
+      0.98,
+      f'cut off; peak {peak:.3g}',
+      transform=axis.transAxes,
+      ha='right',
+      va='top',
+      fontsize=5.5,
+    )
+
+
 def add_legend(
   fig: figure.Figure, methods: Mapping[matplotlib_lines.Line2D, runs.Method]
 ) -> None:
@@ -182,9 +377,19 @@ def add_legend(
     fig: The figure, high enough for a legend of one row; it grows with others.
     methods: Which method each of the lines shows, in the legend's order.
   """
-  columns = {}
+  columns: dict = {}
+  num_compressed = 0
+  are_compressed = any(method.compression for method in methods.values())
   for line, method in methods.items():
-    columns.setdefault(family(method), []).append(line)
+    if not are_compressed:
+      key = family(method)
+    elif method.compression is None:
+      key = 'uncompressed'
+    else:
+      # The names are long: two of them make a column.
+      key = num_compressed // 2
+      num_compressed += 1
+    columns.setdefault(key, []).append(line)
   num_rows = max(len(column) for column in columns.values())
   fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_ROW * (num_rows - 1))
   blank = matplotlib_lines.Line2D([], [], linestyle='none', label='')

@@ -1,5 +1,6 @@
 """Figure 2 of the paper: the sizes of the clients of the FEMNIST sets."""
 
+import functools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -30,16 +31,18 @@ def find_source(
 ) -> Optional[str]:
   """The data source from which the sizes of the clients can be computed.
 
-  It is TFF's file in `cache_dir`, or else that of the FEMNIST runs; `None` if
-  these have none, or several, that can be used.
+  With a `cache_dir`, it is the authors' files there if the FEMNIST runs are of
+  these, and TFF's file there otherwise. Without one, it is that of the FEMNIST
+  runs; `None` if these have none, or several, that can be used.
   """
-  if cache_dir is not None:
-    return 'tff'
   sources = {
     group.experiment.data_source
     for group in groups
     if 'unbalanced_set' in group.settings
-  } & {'bundled', 'synthetic'}
+  }
+  if cache_dir is not None:
+    return 'authors' if sources == {'authors'} else 'tff'
+  sources &= {'bundled', 'synthetic'}
   return sources.pop() if len(sources) == 1 else None
 
 
@@ -91,23 +94,27 @@ def find_sizes(
     if len(names) == 1:
       (name,) = names
   else:
-    is_bundled = source == 'bundled'
-    load = femnist.load_bundled if is_bundled else femnist.load_synthetic
+    load = {
+      'authors': functools.partial(femnist.load_authors, data_dir=cache_dir),
+      'bundled': femnist.load_bundled,
+      'synthetic': femnist.load_synthetic,
+    }[source]
     tasks = {
       number: load(seed=0, unbalanced_set=number)
       for number in femnist.UNBALANCED_SETS
     }
     pools = {number: task.train for number, task in tasks.items()}
-    name = tasks[1].data_name.removesuffix(', set 1')
+    name = tasks[1].data_name.split(', set 1')[0]
   of_set = {
     number: np.array(list(pool.num_examples.values()))
     for number, pool in pools.items()
   }
   for group in of_femnist:
     _check_same_data(group, of_set)
+  # A file in TFF's format need not hold TFF's data: its name says what it is.
+  named = '' if source == 'tff' else f'; source: {source}'
   caption = (
-    f'Data: {name}; source: {source}. Large: with more examples than the'
-    ' average client.'
+    f'Data: {name}{named}. Large: with more examples than the average client.'
   )
   return of_set, caption
 

@@ -2,11 +2,16 @@
 
   python -m plots.summary --results_dir=runs --accuracies=0.8,0.9
 
-Means are over seeds, +- the standard deviation of a sample. The rounds and the
-bits that it takes to reach an accuracy are means over the seeds that reach it
-at one of their evaluations; the table says how many do, if not all. Rounds are
-counted from 0, as in metrics.csv and in figures. The last column compares the
-mean bits with those of full participation. Runs of regression targets have a
+Means are over seeds, ± the standard deviation of a sample. Rounds are counted
+from 0, as in metrics.csv and in figures. An accuracy is reached in two senses:
+at its first hit, the first evaluation that is at least as good, and for good,
+from the evaluation on after which none is below it. The first hit flatters
+methods whose accuracy goes up and down. Means are over the seeds that reach it;
+the table says how many do, if not all.
+
+Comparisons with full participation pair runs by seed. They use the seeds that
+both have and, for bits, with which both reach the accuracy. Differences have a
+95 % interval, see `plots.measures`. Runs of regression targets have a
 validation loss in the place of the accuracies.
 """
 
@@ -16,11 +21,13 @@ import sys
 from collections.abc import Sequence
 from typing import Optional
 
+import numpy as np
 import pandas as pd
 from absl import app
 from absl import flags
 
 from plots import inputs
+from plots import measures
 from plots import tables
 from programs import entry
 from programs import paths
@@ -123,18 +130,45 @@ def summarize(
     scores += ['final_loss', 'best_loss']
   for name in scores:
     table[f'{name}_mean'], table[f'{name}_std'] = mean[name], std[name]
-  for name in ('participants_per_round', 'uplink_bits'):
-    table[name] = mean[name]
-  of_full = [_full_participation(group, groups) for group in groups]
-  for target in accuracies:
-    bits = mean[f'bits_to_{target:g}']
-    table[f'seeds_reaching_{target:g}'] = count[f'bits_to_{target:g}']
-    table[f'round_of_{target:g}'] = mean[f'round_of_{target:g}']
-    table[f'bits_to_{target:g}'] = bits
-    table[f'bits_to_{target:g}_of_full'] = bits / [
-      math.nan if index is None else bits[index] for index in of_full
+  full = [_full_participation(group, groups) for group in groups]
+  differences = [
+    _final_difference(group, of_full) for group, of_full in zip(groups, full)
+  ]
+  for name in ('value', 'low', 'high', 'seeds'):
+    table[f'final_accuracy_minus_full_{name}'] = [
+      getattr(difference, name) for difference in differences
     ]
+  for name in ('participants_per_round', 'rounds_without_sender'):
+    table[name] = mean[name]
+  table['uplink_bits'] = mean['uplink_bits']
+  for target in accuracies:
+    for kind in _KINDS:
+      seeds, round_num, bits, of_full = _columns(kind, target)
+      table[seeds], table[round_num] = count[bits], mean[round_num]
+      table[bits] = mean[bits]
+      table[of_full] = [
+        _ratio_of_bits(group, other, _KINDS[kind], target)
+        for group, other in zip(groups, full)
+      ]
   return table
+
+
+# The two senses in which an accuracy is reached.
+_KINDS = {
+  'first hit': runs.round_of_accuracy,
+  'for good': measures.lasting_round,
+}
+
+
+def _columns(kind, target):
+  """The columns: seeds that reach it, round, bits, bits relative to full."""
+  prefix = '' if kind == 'first hit' else 'lasting_'
+  return (
+    f'{prefix}seeds_reaching_{target:g}',
+    f'{prefix}round_of_{target:g}',
+    f'{prefix}bits_to_{target:g}',
+    f'{prefix}bits_to_{target:g}_of_full',
+  )
 
 
 def _measure(run, accuracies):
@@ -149,76 +183,167 @@ def _measure(run, accuracies):
     'final_loss': score[-1] if is_loss else math.nan,
     'best_loss': score.min() if is_loss else math.nan,
     'participants_per_round': run.metrics['participants'].mean(),
+    'rounds_without_sender': measures.rounds_without_sender(run),
     'uplink_bits': run.metrics['cumulative_uplink_bits'].iloc[-1],
   }
   for target in accuracies:
-    numbers[f'round_of_{target:g}'] = runs.round_of_accuracy(run, target)
-    numbers[f'bits_to_{target:g}'] = runs.bits_to_accuracy(run, target)
+    for kind, find_round in _KINDS.items():
+      round_num = find_round(run, target)
+      _, name, name_of_bits, _ = _columns(kind, target)
+      numbers[name] = round_num
+      numbers[name_of_bits] = measures.bits_of_round(run, round_num)
   return {k: math.nan if v == math.inf else v for k, v in numbers.items()}
 
 
-def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
-  """Formats a table for each experiment."""
-  names = list(runs.Experiment._fields)
-  return '\n'.join(
-    _format_table(runs.Experiment(*experiment), of_experiment, accuracies)
-    for experiment, of_experiment in table.groupby(names, sort=False)
+_NO_ESTIMATE = measures.Estimate(math.nan, math.nan, math.nan, 0)
+
+
+def _final_difference(group, full) -> measures.Estimate:
+  """The paired difference of the final accuracy to full participation."""
+  pairs = _pair(group, full)
+  is_known = all(
+    runs.score_column(run.metrics) == 'validation_accuracy'
+    for pair in pairs
+    for run in pair
+  )
+  if not pairs or not is_known:
+    return _NO_ESTIMATE
+  return measures.estimate_mean(
+    [
+      measures.final_accuracy(run) - measures.final_accuracy(of_full)
+      for run, of_full in pairs
+    ]
   )
 
 
-def _format_table(experiment, table, accuracies):
+def _ratio_of_bits(group, full, round_of, target) -> float:
+  """The bits of the seeds with which both reach it, divided by full's."""
+  bits = np.array(
+    [
+      [measures.bits_of_round(run, round_of(run, target)) for run in of_seed]
+      for of_seed in _pair(group, full)
+    ]
+  ).reshape(-1, 2)
+  bits = bits[np.isfinite(bits).all(axis=1)]
+  if not len(bits):
+    return math.nan
+  return measures.estimate_ratio(*bits.T).value
+
+
+def _pair(group, full) -> list[tuple[runs.Run, ...]]:
+  """The runs of a group and of full participation, by seed; maybe none."""
+  if full is None:
+    return []
+  try:
+    return measures.pair(group, full)
+  except runs.RunsError:
+    return []
+
+
+def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
+  """Formats two tables for each experiment."""
+  names = list(runs.Experiment._fields)
+  return '\n'.join(
+    text
+    for experiment, of_experiment in table.groupby(names, sort=False)
+    for text in (
+      _format_accuracies(runs.Experiment(*experiment), of_experiment),
+      _format_reached(runs.Experiment(*experiment), of_experiment, accuracies),
+    )
+    if text
+  )
+
+
+def _format_accuracies(experiment, table):
+  """The table of what was reached, and at which cost."""
   unit = units.choose_bits_unit(table['uplink_bits'].max())
   is_loss = table['final_accuracy_mean'].isna().all()
-  if is_loss:
-    accuracies = ()
   header = [
     'Method',
     'Client step size',
     'Seeds',
     'Rounds',
     'Final loss' if is_loss else 'Final accuracy [%]',
+    *['Final − full [points]'] * (not is_loss),
     'Best loss' if is_loss else 'Best accuracy [%]',
     'Participants a round',
+    'Rounds without sender',
     f'Uplink [{unit.name}]',
   ]
-  for target in accuracies:
-    header += [
-      f'Round of {100 * target:g} % (from 0)',
-      f'{unit.name} to {100 * target:g} %',
-      'Of full',
-    ]
-  rows = [
-    _format_row(row, unit, accuracies) for row in table.to_dict('records')
-  ]
+  rows = []
+  for row in table.to_dict('records'):
+    step_size = row['client_learning_rate']
+    rows.append(
+      [
+        row['method'],
+        tables.NONE
+        if pd.isna(step_size)
+        else units.format_step_size(step_size),
+        str(row['seeds']),
+        f'{row["rounds"]:g}',
+        _format_score(row, 'final'),
+        *[_format_difference(row)] * (not is_loss),
+        _format_score(row, 'best'),
+        f'{row["participants_per_round"]:.2f}',
+        f'{row["rounds_without_sender"]:.3g}',
+        unit.format(row['uplink_bits']),
+      ]
+    )
   return tables.format_markdown(str(experiment), header, rows)
 
 
-def _format_row(row, unit, accuracies):
-  step_size = row['client_learning_rate']
-  cells = [
-    row['method'],
-    tables.NONE if pd.isna(step_size) else units.format_step_size(step_size),
-    str(row['seeds']),
-    f'{row["rounds"]:g}',
-    _format_score(row, 'final'),
-    _format_score(row, 'best'),
-    f'{row["participants_per_round"]:.2f}',
-    unit.format(row['uplink_bits']),
+def _format_reached(experiment, table, accuracies):
+  """The table of accuracies that are reached; '' if none of them is."""
+  unit = units.choose_bits_unit(table['uplink_bits'].max())
+  accuracies = [
+    target
+    for target in accuracies
+    if table[_columns('first hit', target)[0]].any()
   ]
+  if not accuracies:
+    return ''
+  header = ['Method']
   for target in accuracies:
-    reached = row[f'seeds_reaching_{target:g}']
-    ratio = row[f'bits_to_{target:g}_of_full']
-    if not reached:
-      cells += [tables.NONE] * 3
-      continue
-    is_all = reached == row['seeds']
-    of_seeds = '' if is_all else f' ({reached} of {row["seeds"]})'
-    cells += [
-      f'{row[f"round_of_{target:g}"]:.4g}{of_seeds}',
-      f'{unit.format(row[f"bits_to_{target:g}"])}{of_seeds}',
-      tables.NONE if pd.isna(ratio) else f'{ratio:.3f}',
-    ]
-  return cells
+    percent = f'{100 * target:g} %'
+    header += [f'Round of {percent}', f'{unit.name} to {percent}', 'Of full']
+  rows = []
+  for row in table.to_dict('records'):
+    cells = [row['method']]
+    for target in accuracies:
+      by_kind = [_format_kind(row, kind, target, unit) for kind in _KINDS]
+      # The same in both senses is said once.
+      cells += [' / '.join(dict.fromkeys(pair)) for pair in zip(*by_kind)]
+    rows.append(cells)
+  title = (
+    f'{experiment.title}, n={experiment.clients_per_round}: the round (from 0)'
+    ' and the bits to reach an accuracy, at the first hit / for good'
+  )
+  return tables.format_markdown(title, header, rows)
+
+
+def _format_kind(row, kind, target, unit):
+  """The cells of a method and an accuracy, in one sense of reaching it."""
+  seeds, round_num, bits, of_full = _columns(kind, target)
+  if not row[seeds]:
+    return [tables.NONE] * 3
+  is_all = row[seeds] == row['seeds']
+  some = '' if is_all else f' ({row[seeds]} of {row["seeds"]})'
+  return [
+    f'{row[round_num]:.3g}{some}',
+    f'{unit.format(row[bits])}{some}',
+    tables.NONE if pd.isna(row[of_full]) else f'{row[of_full]:.3f}',
+  ]
+
+
+def _format_difference(row):
+  value, low, high = (
+    row[f'final_accuracy_minus_full_{name}']
+    for name in ('value', 'low', 'high')
+  )
+  if pd.isna(value) or row['method'] == runs.Method('full').label:
+    return tables.NONE
+  ends = '' if pd.isna(low) else f' [{100 * low:+.2f}, {100 * high:+.2f}]'
+  return f'{100 * value:+.2f}{ends}'
 
 
 def _format_score(row, which) -> str:
@@ -247,11 +372,11 @@ def _label(group, groups):
   )
 
 
-def _full_participation(group, groups) -> Optional[int]:
-  """The index of the group to compare with, if there is exactly one."""
+def _full_participation(group, groups) -> Optional[runs.Group]:
+  """The group to compare with, if there is exactly one."""
   candidates = [
-    index
-    for index, other in enumerate(groups)
+    other
+    for other in groups
     if other.experiment == group.experiment
     and other.method == runs.Method('full')
     and runs.common_settings(other) == runs.common_settings(group)

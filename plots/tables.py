@@ -11,10 +11,25 @@ NONE = '–'
 
 
 def format_markdown(
-  title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+  title: str,
+  header: Sequence[str],
+  rows: Sequence[Sequence[str]],
+  *,
+  num_texts: int = 1,
 ) -> str:
-  """A table in Markdown, with a line above it; numbers stand to the right."""
-  rule = ['---'] + ['---:'] * (len(header) - 1)
+  """A table in Markdown, with a line above it; numbers stand to the right.
+
+  Args:
+    title: The line above it.
+    header: The names of the columns.
+    rows: The cells.
+    num_texts: How many of the first columns have text, which stands to the
+      left.
+
+  Returns:
+    The table.
+  """
+  rule = ['---'] * num_texts + ['---:'] * (len(header) - num_texts)
   lines = [
     f'| {" | ".join(cell.replace("|", chr(92) + "|") for cell in cells)} |'
     for cells in (header, rule, *rows)

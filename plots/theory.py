@@ -32,8 +32,6 @@ from programs import paths
 from tff_ocs.records import runs
 
 _SAMPLINGS = ('full', 'uniform', 'ocs')
-# Markers distinguish the samplings without colour.
-_MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D'}
 _MARKER = {'markersize': 3.2, 'markerfacecolor': 'white'}
 _BOUND = {'linestyle': (0, (3, 1.2)), 'linewidth': 0.9, 'marker': ''}
 # In inches.
@@ -178,7 +176,7 @@ def _looks(
     look['linestyle'] = '-'
     look['zorder'] = 1.9 if method.sampling == 'ocs' else 2
     if method.sampling in with_markers:
-      look.update(marker=_MARKERS[method.sampling], **_MARKER)
+      look.update(marker=panels.MARKERS[method.sampling], **_MARKER)
   return looks
 
 

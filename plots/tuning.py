@@ -16,9 +16,6 @@ from plots import panels
 from plots import tables
 from tff_ocs.records import runs
 
-# Samplings differ in marker, colour and dash, so that grey prints work too.
-_MARKERS = {'full': 'o', 'uniform': 's', 'ocs': 'D', 'aocs': '^'}
-_OTHER_MARKER = 'P'
 _MARKER_SIZE = 3.4
 _CHOSEN_SIZE = 5
 # Between the first and the last method's point of a step size, as a part of the
@@ -91,7 +88,7 @@ def _draw(axis, method, rows, shift, published, look):
   y = rows['mean'].to_numpy(float)
   deviation = rows['std'].to_numpy(float)
   color = look['color']
-  marker = _MARKERS.get(method.sampling, _OTHER_MARKER)
+  marker = panels.MARKERS.get(method.sampling, panels.OTHER_MARKER)
   (drawn,) = axis.plot(
     x,
     y,
@@ -133,6 +130,11 @@ def _format(axis, step_sizes, is_loss):
   if is_loss:
     axis.set_ylabel('Holdout loss')
     axis.set_yscale('log')
+    for formatter in (
+      axis.yaxis.set_major_formatter,
+      axis.yaxis.set_minor_formatter,
+    ):
+      formatter(ticker.StrMethodFormatter('{x:g}'))
   else:
     axis.set_ylabel('Holdout accuracy [%]')
     # With room at the top for the triangles.

@@ -1,4 +1,4 @@
-"""What the server knows of a cohort before the round: its total weight."""
+"""The total weight of a cohort, which the server can know before the round."""
 
 from typing import Any
 

@@ -3,6 +3,7 @@
 See `tff_ocs.runtime.contexts` and `tff_ocs.runtime.forms`.
 """
 
+from tff_ocs.runtime.contexts import use_distributed_context
 from tff_ocs.runtime.contexts import use_local_context
 from tff_ocs.runtime.contexts import use_remote_context
 from tff_ocs.runtime.contexts import use_secure_test_context
@@ -22,6 +23,7 @@ __all__ = (
   'map_reduce_form',
   'mergeable_form',
   'threads_per_client',
+  'use_distributed_context',
   'use_local_context',
   'use_remote_context',
   'use_secure_test_context',

@@ -22,7 +22,8 @@ class Job(NamedTuple):
   """One run.
 
   Attributes:
-    name: The name of the run's folder.
+    name: The path of the run's folder below that of all runs, with slashes; in
+      general its name.
     program: The module of `experiments`: 'femnist', 'shakespeare', 'cifar100'.
     flags: The flags, each '--name=value'. If a name is given twice, the last
       value counts. The total rounds must be among them.
@@ -38,12 +39,15 @@ class Job(NamedTuple):
 
   def command(self, output_dir: Union[str, os.PathLike]) -> list[str]:
     """The command of the run, for the project's root as working directory."""
+    folder, _, run_name = self.name.rpartition('/')
+    if folder:
+      output_dir = os.path.join(output_dir, folder)
     return [
       sys.executable,
       '-m',
       f'experiments.{self.program}',
       *(f'--{name}={value}' for name, value in self.values.items()),
-      f'--run_name={self.name}',
+      f'--run_name={run_name}',
       f'--output_dir={output_dir}',
     ]
 

@@ -77,6 +77,8 @@ def run_jobs(
       else:
         rounds[job.name] = run_progress.count_rounds(output_dir / job.name)
         waiting.append(job)
+        log = job_lib.log_path(output_dir, job)
+        log.parent.mkdir(parents=True, exist_ok=True)
     if not waiting:
       return []
     if ray_address is None:

@@ -313,11 +313,11 @@ def _replace(folder: pathlib.Path, files: dict[str, bytes]) -> None:
 
 def _settle_replacements(output_dir: pathlib.Path) -> None:
   """Completes or undoes a `_replace` that a former program left unfinished."""
-  for former in output_dir.glob('.*.former'):
-    folder = output_dir / former.name[1 : -len('.former')]
+  for former in list(output_dir.rglob('.*.former')):
+    folder = former.with_name(former.name[1 : -len('.former')])
     if folder.exists():
       shutil.rmtree(former)
     else:
       former.rename(folder)
-  for partial in output_dir.glob('.*.partial'):
+  for partial in list(output_dir.rglob('.*.partial')):
     shutil.rmtree(partial)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Optional
 
+import numpy as np
 import tensorflow_federated as tff
 from absl import flags
 from absl import logging
@@ -123,7 +124,7 @@ def _run(folder, settings, values, load_task, availability):
     settings['client_learning_rate'],
     availability=values.availability is not None,
   )
-  with use_worker(values.worker_address):
+  with use_workers(values.worker_address):
     # The folder is made only if there is a worker.
     folder.start(
       settings_lib.Settings.from_json({**settings, **task.describe()}),
@@ -147,16 +148,24 @@ def _run(folder, settings, values, load_task, availability):
     )
 
 
+def _split_addresses(worker_address: Optional[str]) -> list[str]:
+  return [] if worker_address is None else worker_address.split(',')
+
+
 @contextlib.contextmanager
-def use_worker(address: Optional[str]) -> Iterator[None]:
-  """Enters the TFF context and waits until its worker answers."""
+def use_workers(worker_address: Optional[str]) -> Iterator[None]:
+  """Enters the TFF context and waits until its workers answer."""
+  addresses = _split_addresses(worker_address)
   with contextlib.ExitStack() as stack:
     try:
-      if address is None:
-        stack.enter_context(execution.use_local_context())
+      if len(addresses) > 1:
+        stack.enter_context(execution.use_distributed_context(addresses))
+      elif addresses:
+        stack.enter_context(execution.use_remote_context(*addresses))
       else:
-        stack.enter_context(execution.use_remote_context(address))
-      tff.tensorflow.computation(lambda: True)()
+        stack.enter_context(execution.use_local_context())
+      # A client for each worker.
+      _sum([1] * max(1, len(addresses)))
     except ValueError as error:
       raise experiment_flags.SettingError(
         f'--worker_address: {error}'
@@ -165,6 +174,11 @@ def use_worker(address: Optional[str]) -> Iterator[None]:
       # There is nothing yet that could be resumed.
       raise experiment_flags.SettingError(str(error)) from error
     yield
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _sum(values):
+  return tff.federated_sum(values)
 
 
 def _build_scheme(values):
@@ -238,6 +252,10 @@ def build_process(
 
   Returns:
     The process.
+
+  Raises:
+    SettingError: If there are several workers, over which a round of the
+      sampling cannot be divided.
   """
   common = dict(
     batch_size=values.batch_size,
@@ -259,8 +277,17 @@ def build_process(
       client_epochs=values.client_epochs,
       **common,
     )
-  with contextlib.suppress(forms.FormError):  # Of more than one round trip.
+  try:
     process = forms.fuse(process)
+  except forms.FormError as error:  # Of more than one round trip.
+    if len(_split_addresses(values.worker_address)) > 1:
+      raise experiment_flags.SettingError(
+        f'--worker_address={values.worker_address} names several workers, over'
+        f' which a round of --sampling={values.sampling} cannot be divided,'
+        ' because what a client sends depends on a sum of the same round. Use'
+        ' one worker; or --sampling=threshold, full, or uniform without'
+        ' --availability.'
+      ) from error
   return process
 
 

@@ -242,7 +242,10 @@ def define_training(define: definer.Definer) -> None:
     'worker_address',
     None,
     "The 'host:port' of a TFF worker that is to do the work, started there by"
-    ' python -m tff_ocs.worker. If not given, one is started on this machine.',
+    ' python -m tff_ocs.worker; or of several, separated by commas, among which'
+    ' the clients of a round are divided (with --sampling=threshold, full, or'
+    ' uniform without --availability). The results do not depend on it. If not'
+    ' given, one worker is started on this machine.',
   )
   _validate_positive(define, 'client_learning_rate')
   _validate_positive(define, 'server_learning_rate')
@@ -407,17 +410,20 @@ def step_size(
       ' --client_learning_rate sets another, and experiments.tune searches for'
       ' a good one.'
     )
+  # The paper has neither --sampling=threshold, which is optimal sampling, too,
+  # nor schemes of one's own.
+  sampling = values.sampling
+  if sampling == 'threshold' or user_code.is_reference(sampling):
+    sampling = 'ocs'
   differing = []
+  if sampling != values.sampling:
+    differing.append(f'--sampling={values.sampling}')
   for name in dict.fromkeys((*_FLAGS_OF_STEP_SIZE, *of_paper.settings)):
     if name == 'expected_clients' and values.sampling == 'full':
       continue
     value = values[name].value
     if value not in of_paper.settings.get(name, (values[name].default,)):
       differing.append(f'--{name}={value}')
-  sampling = values.sampling
-  if user_code.is_reference(sampling):
-    differing.insert(0, f'--sampling={sampling}')
-    sampling = 'aocs'
   line = (
     f"Client step size: {of_paper.value:g}, the paper's for {of_paper.data}"
     f' with --sampling={sampling}.'

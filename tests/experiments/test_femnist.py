@@ -91,6 +91,13 @@ def test_papers_settings_are_the_defaults():
       "Client step size: 0.0625, the paper's for Federated EMNIST, set 2, with"
       ' --sampling=uniform.',
     ),
+    (
+      ['--sampling=threshold', '--data_source=authors', '--data_dir=x'],
+      2**-3,
+      "Client step size: 0.125, the paper's for Federated EMNIST, set 1, with"
+      ' --sampling=ocs. This run has --sampling=threshold, for which the paper'
+      ' has no step size; experiments.tune searches for a good one.',
+    ),
     # m has no meaning there.
     (
       ['--sampling=full', '--expected_clients=5'],

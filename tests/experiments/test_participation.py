@@ -13,7 +13,7 @@ from experiments.campaigns import jobs
 from tests.experiments import linear
 from tff_ocs.records import runs
 
-FULL = (0.90, 0.94)  # 0.92 ± 0.0283
+FULL = (0.90, 0.94)
 
 
 def table_of(*accuracies, n=16, full=FULL):
@@ -22,34 +22,44 @@ def table_of(*accuracies, n=16, full=FULL):
   return participation.tabulate({**of_n, (n, n): full})
 
 
-def test_one_standard_deviation_below_full_participation_is_enough():
+def test_enough_is_judged_by_pairs_of_runs_with_the_same_seed():
   table = table_of(
-    (1, (0.88, 0.90)),  # 0.89, 0.03 below.
-    (2, (0.89, 0.895)),  # 0.8925, 0.0275 below, though its own seeds agree.
-    (3, (0.80, 0.90)),
+    # Far within the deviation of full participation, but 1 point below for
+    # each seed.
+    (1, (0.89, 0.93)),
+    # On average 0.1 points above, but not for each seed.
+    (2, (0.882, 0.96)),
+    (3, (0.896, 0.96)),
+    (6, (0.90, 0.94)),
   )
-  assert list(table['is_enough']) == [False, True, False, True]
+  assert list(table['is_enough']) == [False, False, True, True, True]
+  assert table.iloc[0][
+    ['minus_full_mean', 'minus_full_low', 'minus_full_high']
+  ].tolist() == pytest.approx([-0.01] * 3)
+  assert table['minus_full_low'].tolist() == pytest.approx(
+    [-0.01, -0.018, -0.004, 0, 0]
+  )
 
 
 def test_table_has_a_row_for_each_n_and_bold_where_it_is_enough():
   small = table_of((1, (0.25, 0.5)), n=4, full=(0.5, 0.5))
-  large = table_of((1, (0.8, 0.8)), (2, (0.91, 0.93)), (4, (0.92, 0.92)))
+  large = table_of((1, (0.8, 0.8)), (2, (0.896, 0.95)), (4, (0.9, 0.94)))
   text = participation.format_markdown(pd.concat([small, large]), 'Made up.')
   assert text.splitlines() == [
     '**Made up.**',
     '',
-    '| Validation accuracy [%] | m=1 | m=2 | m=4 | full participation'
-    ' | smallest m | m / √n |',
+    '| Minus full participation [points] | m=1 | m=2 | m=4'
+    ' | full participation [%] | smallest m | m / √n |',
     '| --- | ---: | ---: | ---: | ---: | ---: | ---: |',
-    '| n=4 | 37.5 ± 17.7 | – | – | 50.0 ± 0.0 | – | – |',
-    '| n=16 | 80.0 ± 0.0 | **92.0 ± 1.4** | **92.0 ± 0.0** | 92.0 ± 2.8 | 2'
-    ' | 0.50 |',
+    '| n=4 | -12.50 [-25.00, +0.00] | – | – | 50.0 ± 0.0 | – | – |',
+    '| n=16 | -12.00 [-14.00, -10.00] | **+0.30 [-0.40, +1.00]**'
+    ' | **+0.00 [+0.00, +0.00]** | 92.0 ± 2.8 | 2 | 0.50 |',
   ]
 
 
 def test_files_hold_what_was_found(tmp_path):
   participation.write_results(
-    tmp_path, table_of((1, (0.8, 0.8)), (2, (0.91, 0.93))), 'Made up.'
+    tmp_path, table_of((1, (0.8, 0.8)), (2, (0.90, 0.94))), 'Made up.'
   )
   with (tmp_path / 'participation.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
@@ -164,7 +174,7 @@ def test_runs_are_trained_once_and_then_compared(tmp_path, capsys, monkeypatch):
     rows = list(csv.DictReader(file))
   for row, values in zip(rows, (accuracies['aocs_m1'], accuracies['full'])):
     assert float(row['accuracy_mean']) == pytest.approx(sum(values) / 2)
-  assert '2 rounds, mean ± standard deviation over 2 seeds.' in output
+  assert '2 rounds, 2 seeds. Differences are paired by seed' in output
   # Again: from the runs that exist.
   run(*arguments)
   assert capsys.readouterr().out == output

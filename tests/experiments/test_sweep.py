@@ -160,9 +160,12 @@ def test_jobs_of_one_seed_come_before_those_of_the_next():
 
 
 def test_dry_run_prints_the_commands_and_marks_finished_runs(tmp_path, capsys):
+  # A list of workers is a single flag.
+  addresses = '--worker_address=host:1,[::1]:2'
   all_jobs = sweep.build_jobs(
-    [job_lib.Job('a b', 'femnist', ('--total_rounds=9',))], 2, []
+    [job_lib.Job('a b', 'femnist', ('--total_rounds=9',))], 2, [addresses]
   )
+  assert addresses in all_jobs[1].flags
   made_up.write_run(tmp_path / 'a b_seed0')
   (tmp_path / 'a b_seed0' / 'weights.npz').write_text('')
   before = sorted(os.listdir(tmp_path))

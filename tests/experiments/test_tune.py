@@ -310,12 +310,32 @@ def test_runs_have_the_flags_of_the_search(tmp_path, started, capsys):
   printed = capsys.readouterr().out
   assert printed.startswith((tmp_path / 'tuning.md').read_text())
   assert printed.splitlines()[0] == (
-    '**FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic. 41'
-    ' rounds, mean ± standard deviation over 2 seeds.**'
+    '**made-up numbers, set 1, n=32, in place of FEMNIST set 1. Data: made-up'
+    ' numbers; source: synthetic. 41 rounds, mean ± standard deviation over 2'
+    ' seeds.**'
   )
   assert printed.splitlines()[5] == (
     '| uniform, m=3 | 59.1 ± 0.0 | **100.0 ± 0.0** | 59.1 ± 0.0 | 2^-5 |'
   )
+  # The table says what was tuned, so that it can be drawn and judged alone.
+  table = pd.read_csv(tmp_path / 'tuning.csv')
+  assert set(table['experiment']) == {'FEMNIST set 1'}
+  assert set(table['title']) == {'made-up numbers, set 1'}
+  assert set(table['sampling']) == {'full', 'uniform'}
+  assert tune.published_of(table) == {
+    runs.Method('full'): 2**-3,
+    runs.Method('uniform', 3.0): 2**-5,
+    runs.Method('uniform', 6.0): 2**-5,
+  }
+  assert tune.caption_of(table).startswith('made-up numbers, set 1, n=32, in')
+  (tmp_path / 'again').mkdir()
+  tune.write_results(
+    tmp_path / 'again', table, tune.published_of(table), tune.caption_of(table)
+  )
+  for name in ('tuning.md', 'tuning.csv'):
+    assert (tmp_path / 'again' / name).read_text() == (
+      tmp_path / name
+    ).read_text()
 
 
 @pytest.mark.parametrize(

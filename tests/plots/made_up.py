@@ -41,6 +41,7 @@ def write_run(
   bits=None,
   accuracy=None,
   alpha=None,
+  participants=None,
   **settings,
 ):
   """Writes a run of 9 rounds with an evaluation after every second.
@@ -54,6 +55,7 @@ def write_run(
     finished: Whether the last round is there.
     bits: The cumulative bits after each round.
     accuracy: The validation accuracy after each round; NaN where not evaluated.
+    participants: The clients that sent, in each round; m if not given.
     alpha: The improvement factor of each round; not measured if not given.
     **settings: More settings.
 
@@ -84,8 +86,10 @@ def write_run(
     'round,cumulative_uplink_bits,participants,training_loss'
     ',validation_accuracy'
   ]
-  for r, (b, a) in enumerate(zip(bits, accuracy)):
-    lines.append(f'{r},{b},{m},{2 - r / 10},{"" if np.isnan(a) else a}')
+  if participants is None:
+    participants = [m] * len(bits)
+  for r, (b, a, p) in enumerate(zip(bits, accuracy, participants)):
+    lines.append(f'{r},{b},{p},{2 - r / 10},{"" if np.isnan(a) else a}')
   if alpha is not None:
     lines = [
       f'{line},{value}'

@@ -14,8 +14,9 @@ def table_of(n, is_enough=(False, True, True)):
     {
       'clients_per_round': n,
       'expected_clients': [1, 2, 6, n],
-      'accuracy_mean': [0.7, 0.89, 0.9, 0.9],
-      'accuracy_std': [0.05, 0.02, 0.01, 0.02],
+      'minus_full_mean': [-0.2, -0.01, 0.0, 0.0],
+      'minus_full_low': [-0.25, -0.02, -0.01, 0.0],
+      'minus_full_high': [-0.1, 0.01, 0.02, 0.0],
       'is_enough': [*is_enough, True],
     }
   )
@@ -52,18 +53,18 @@ def test_figure_is_written_in_the_asked_formats(tmp_path):
   assert image.imread(paths[0]).shape[1] == round(6.6 * 300)
 
 
-def test_accuracies_stand_at_their_m_beside_full_participation(draw):
+def test_differences_to_full_participation_stand_at_their_m(draw):
   (axis,) = draw(table_of(16)).axes
   points, _, (bars,) = line_labelled(axis, 'AOCS').lines
   np.testing.assert_array_equal(points.get_xdata(), [1, 2, 6])
-  np.testing.assert_allclose(points.get_ydata(), [70, 89, 90])
+  np.testing.assert_allclose(points.get_ydata(), [-20, -1, 0])
   ends = [segment[:, 1] for segment in bars.get_segments()]
-  np.testing.assert_allclose(ends, [[65, 75], [87, 91], [89, 91]])
+  np.testing.assert_allclose(ends, [[-25, -10], [-2, 1], [-1, 2]])
   full = line_labelled(axis, 'full participation')
-  np.testing.assert_allclose(full.get_ydata(), [90, 90])
+  np.testing.assert_allclose(full.get_ydata(), [0, 0])
   (band,) = axis.patches
   box = band.get_extents().transformed(axis.transData.inverted())
-  np.testing.assert_allclose([box.y0, box.y1], [88, 92])
+  np.testing.assert_allclose([box.y0, box.y1], [-0.5, 0], atol=1e-9)
 
 
 def test_smallest_is_filled_and_the_square_root_marked(draw):
@@ -74,7 +75,7 @@ def test_smallest_is_filled_and_the_square_root_marked(draw):
     for line in first.lines
     if line.get_marker() == '^' and line.get_markerfacecolor() != 'white'
   ]
-  assert (chosen.get_xdata(), chosen.get_ydata()) == ([2], [89])
+  assert (chosen.get_xdata(), chosen.get_ydata()) == ([2], [-1])
   assert not [
     line
     for line in second.lines

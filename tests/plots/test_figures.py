@@ -6,11 +6,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from plots import figures
 from plots import sizes
 from tests.plots import made_up
+from tests.tasks import authors_files
 from tff_ocs.records import runs
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -48,10 +50,33 @@ def test_all_figures_with_runs_are_drawn(tmp_path, drawn, capsys):
   )
   names = draw(tmp_path)
   assert names == [
-    f'figure_{number}.{ending}'
-    for number in (13, 2, 3, 8, 'compression')
-    for ending in ('pdf', 'png')
+    *(
+      f'figure_{number}.{ending}'
+      for number in (13, 2, 3, 8, 'compression_aocs')
+      for ending in ('pdf', 'png')
+    ),
+    'figures.csv',
   ]
+  table = pd.read_csv(tmp_path / 'figures' / 'figures.csv', dtype=str)
+  assert list(dict.fromkeys(table['figure'])) == [
+    '3',
+    '8',
+    '13',
+    'compression_aocs',
+  ]
+  (row,) = table[
+    (table['figure'] == '8')
+    & (table['line'] == 'AOCS, m=3 (2 seeds)')
+    & table['panel'].str.contains('bits')
+  ].to_dict('records')
+  # Five evaluations of 0 to 80 %; 27 times 10^8 bits after round 8.
+  assert {name: float(row[name]) for name in list(row)[3:]} == {
+    'points': 5,
+    'last_place': 27,
+    'last_mean': 80,
+    'last_deviation': 0,
+    'mean_of_points': 40,
+  }
   errors = capsys.readouterr().err.splitlines()
   assert errors == [
     'figures without runs: 4, 5, 6, 7, 9, 10, 11, 12',
@@ -66,10 +91,14 @@ def test_seeds_and_data_stand_in_the_figure(tmp_path, monkeypatch):
   monkeypatch.setattr(
     figures.panels,
     'plot_panels',
-    lambda *args, **kwargs: calls.append((args, kwargs)),
+    lambda *args, **kwargs: calls.append((args, kwargs)) or pd.DataFrame(),
   )
   draw(tmp_path, '3')
   (((by_label, _), options),) = calls
+  assert options.pop('methods') == {
+    label: runs.method_of(of_method[0].settings)
+    for label, of_method in by_label.items()
+  }
   assert {label: len(of_method) for label, of_method in by_label.items()} == {
     'full participation (2 seeds)': 2,
     'uniform, m=3 (2 seeds)': 2,
@@ -80,9 +109,10 @@ def test_seeds_and_data_stand_in_the_figure(tmp_path, monkeypatch):
   }
   assert options == {
     'caption': (
-      'FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic. Client'
-      ' step size: $2^{-3}$ (full participation, uniform, AOCS);'
-      ' 0.1 (OCS). Mean ± standard deviation over seeds.'
+      'made-up numbers, set 1, n=32, in place of FEMNIST set 1. Data: made-up'
+      ' numbers; source: synthetic. Client step size: $2^{-3}$ (full'
+      ' participation, uniform, AOCS); 0.1 (OCS). Mean ± standard deviation'
+      ' over seeds.'
     ),
     'best_so_far': False,
   }
@@ -94,7 +124,9 @@ def test_compressed_runs_have_a_figure_of_their_own(tmp_path, monkeypatch):
   monkeypatch.setattr(
     figures.panels,
     'plot_panels',
-    lambda by_label, paths, **_: drawn.update({paths[0].name: list(by_label)}),
+    lambda by_label, paths, **_: (
+      drawn.update({paths[0].name: list(by_label)}) or pd.DataFrame()
+    ),
   )
   with pytest.raises(SystemExit, match='no runs with --compression'):
     draw(tmp_path, 'compression')
@@ -111,12 +143,115 @@ def test_compressed_runs_have_a_figure_of_their_own(tmp_path, monkeypatch):
     'AOCS, m=3 (2 seeds)',
     'AOCS, m=6 (2 seeds)',
   ]
-  assert drawn['figure_compression.png'] == [
+  assert drawn['figure_compression_full.png'] == [
     'full participation (2 seeds)',
     'full participation, natural compression (1 seed)',
+  ]
+  assert drawn['figure_compression_aocs.png'] == [
+    'full participation (2 seeds)',
     'AOCS, m=3 (2 seeds)',
     'AOCS, m=3, natural compression (1 seed)',
   ]
+
+
+def shown_in(drawn):
+  """The names in the legend of each figure."""
+  return [[t.get_text() for t in f.legends[0].get_texts()] for f in drawn]
+
+
+def test_one_round_trip_has_figures_of_its_own(tmp_path, drawn):
+  with pytest.raises(SystemExit, match='no runs with --sampling=threshold'):
+    made_up.write_run(tmp_path / 'full', 'full')
+    draw(tmp_path, 'one_round_trip')
+  for m in (3, 6):
+    for sampling in ('uniform', 'ocs', 'aocs', 'threshold'):
+      made_up.write_run(tmp_path / f'{sampling}{m}', sampling, m)
+  made_up.write_run(tmp_path / 'other', 'threshold', of=made_up.CIFAR100)
+  assert draw(tmp_path, 'one_round_trip', formats=['png']) == [
+    'figure_one_round_trip_cifar100_n32.png',
+    'figure_one_round_trip_femnist_set_1_n32.png',
+  ]
+  names = shown_in(drawn)[1]
+  assert len(names) == 4 and not any('m=6' in name for name in names)
+  # The lines differ in colour and in dashes.
+  looks = {
+    (line.get_color(), line.get_linestyle(), line._unscaled_dash_pattern)
+    for line in drawn[1].axes[0].lines
+  }
+  assert len(looks) == len({color for color, *_ in looks}) == 4
+  # It is not the paper's, so that the paper's figures do not have it.
+  drawn.clear()
+  draw(tmp_path, '3')
+  assert len(shown_in(drawn)[0]) == 7 + 1  # With a blank below full.
+
+
+def test_uniform_sampling_with_two_step_sizes_is_two_methods(tmp_path, drawn):
+  for name, sampling, step_size in (
+    ('a', 'aocs', 1e-3),
+    ('b', 'uniform', 3e-4),
+    ('c', 'uniform', 1e-3),
+  ):
+    made_up.write_run(
+      tmp_path / name,
+      sampling,
+      of=made_up.CIFAR100,
+      client_learning_rate=step_size,
+    )
+  draw(tmp_path, '13', formats=['png'])
+  assert shown_in(drawn) == [
+    [
+      'uniform, m=3 (1 seed)',
+      "uniform, m=3, AOCS' step size (1 seed)",
+      'AOCS, m=3 (1 seed)',
+    ]
+  ]
+  assert '0.001 (uniform, m=3, AOCS' in drawn[0].get_supxlabel().replace(
+    '\n', ' '
+  )
+  assert len({line.get_color() for line in drawn[0].axes[0].lines}) == 3
+  # Any other two kinds of runs are an error, as they are.
+  made_up.write_run(
+    tmp_path / 'd', 'aocs', of=made_up.CIFAR100, client_learning_rate=1e-2
+  )
+  with pytest.raises(SystemExit, match='both are AOCS, m=3'):
+    draw(tmp_path, '13')
+
+
+def test_authors_curves_are_drawn_with_ours(tmp_path, drawn):
+  for seed in (0, 1):
+    made_up.write_run(tmp_path / f'a{seed}', 'aocs', 3, seed)
+    made_up.write_run(tmp_path / f'u{seed}', 'uniform', 3, seed)
+  made_up.write_run(tmp_path / 'six', 'aocs', 6)
+  path = tmp_path / 'authors.csv'
+  path.write_text(
+    'method,round,training_loss,validation_accuracy\n'
+    'uniform,0,2.5,0.1\nuniform,1,2,\nuniform,2,1,0.5\n'
+    'ocs,0,2.5,0.2\nocs,1,9,0.9\n'
+  )
+  draw(tmp_path, 'authors', authors_curves=str(path))
+  accuracy, loss = drawn[0].axes
+  lines = {line.get_label(): line for line in accuracy.lines}
+  assert list(lines) == [
+    'uniform, m=3 (2 seeds)',
+    "authors' code, same data: uniform, m=3 (1 seed)",
+    'AOCS, m=3 (2 seeds)',
+    "authors' code, same data: AOCS, m=3 (1 seed)",
+  ]
+  uniform = lines["authors' code, same data: uniform, m=3 (1 seed)"]
+  np.testing.assert_allclose(uniform.get_xdata(), [0, 2])
+  np.testing.assert_allclose(uniform.get_ydata(), [10, 50])
+  (note,) = [text.get_text() for text in loss.texts]
+  assert note == 'cut off; peak 9'
+  with pytest.raises(SystemExit, match='needs --authors_curves'):
+    draw(tmp_path, 'authors')
+  path.write_text('method,round,training_loss\n')
+  with pytest.raises(SystemExit, match='no column validation_accuracy'):
+    draw(tmp_path, 'authors', authors_curves=str(path))
+  path.write_text(
+    'method,round,training_loss,validation_accuracy\nours,0,1,1\n'
+  )
+  with pytest.raises(SystemExit, match='the method ours'):
+    draw(tmp_path, 'authors', authors_curves=str(path))
 
 
 def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
@@ -138,22 +273,22 @@ def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
   draw(tmp_path, 'improvement')
   lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
   assert list(lines) == [
-    'CIFAR100, m=3 of 32',
-    'FEMNIST set 1, m=3 of 32',
-    'FEMNIST set 1, m=6 of 32',
+    'made-up numbers, m=3 of 32',
+    'made-up numbers, set 1, m=3 of 32',
+    'made-up numbers, set 1, m=6 of 32',
   ]
   # All nine rounds are in one mean; and it is one over two seeds.
   np.testing.assert_allclose(
-    lines['FEMNIST set 1, m=3 of 32'].get_ydata(), [0.55]
+    lines['made-up numbers, set 1, m=3 of 32'].get_ydata(), [0.55]
   )
   np.testing.assert_allclose(
-    lines['FEMNIST set 1, m=6 of 32'].get_ydata(), [0.5]
+    lines['made-up numbers, set 1, m=6 of 32'].get_ydata(), [0.5]
   )
   # Which data is whose; two runs of one method make a band.
   assert drawn[0].get_supxlabel().replace('\n', ' ') == (
-    'Data: CIFAR100: made-up numbers; FEMNIST set 1: made-up numbers. Client'
-    ' step size: $2^{-3}$. Running mean over 10 rounds. Bands: standard'
-    ' deviation over seeds.'
+    'Data: made-up numbers, in place of CIFAR100; made-up numbers, set 1, in'
+    ' place of FEMNIST set 1. Client step size: $2^{-3}$. Running mean over 10'
+    ' rounds. Bands: standard deviation over seeds.'
   )
 
 
@@ -199,8 +334,8 @@ def test_experiments_that_the_paper_does_not_have_are_drawn(tmp_path, drawn):
     for name in ('shakespeare_n16', 'tweets_n32', 'tweets_n32_3')
     for ending in ('pdf', 'png')
   ]
-  assert draw(tmp_path) == names
   assert draw(tmp_path, 'others') == names
+  assert draw(tmp_path) == [*names, 'figures.csv']
   captions = {fig.get_supxlabel() for fig in drawn}
   assert (
     'Tweets!, n=32. Data: made-up numbers. Client step size: $2^{-3}$.'
@@ -224,7 +359,8 @@ def test_names_with_dollar_signs_are_drawn(tmp_path):
     data='bills of $5_{ to $10',
     client_learning_rate=0.0,
   )
-  assert draw(tmp_path) == [f'figure_of_prices_n32.{e}' for e in ('pdf', 'png')]
+  names = [f'figure_of_prices_n32.{ending}' for ending in ('pdf', 'png')]
+  assert draw(tmp_path, 'others') == names
 
 
 def test_unknown_data_source_has_no_figure_of_sizes(tmp_path, drawn, capsys):
@@ -236,7 +372,9 @@ def test_unknown_data_source_has_no_figure_of_sizes(tmp_path, drawn, capsys):
 
 def test_no_others_are_an_error(tmp_path):
   made_up.write_run(tmp_path / 'run', 'full')
-  with pytest.raises(SystemExit, match='no other figure shows FEMNIST set 1'):
+  with pytest.raises(
+    SystemExit, match='no runs of other experiments .*of FEMNIST set 1'
+  ):
     draw(tmp_path, 'others')
 
 
@@ -326,12 +464,30 @@ def test_sizes_are_made_from_the_file(tmp_path):
     3: [3] * 2 + [100] * 2,
   }
   assert caption.startswith(
-    'Data: digits in emnist_all.sqlite, 20 writers; source: tff.'
+    'Data: digits in emnist_all.sqlite, 20 writers. Large'
   )
   assert draw(tmp_path, '2', cache_dir=str(tmp_path)) == [
     'figure_2.pdf',
     'figure_2.png',
   ]
+
+
+def test_sizes_of_runs_on_the_authors_files_are_read_from_them(tmp_path):
+  authors_files.write_files(tmp_path)
+  made_up.write_run(
+    tmp_path / 'runs' / 'run',
+    of={**made_up.FEMNIST, 'data_source': 'authors'},
+    pool_clients=20,
+    pool_examples=100,
+  )
+  groups, _ = runs.find_groups(tmp_path / 'runs')
+  of_set, caption = sizes.find_sizes(groups, str(tmp_path))
+  assert {number: sorted(of)[::-1] for number, of in of_set.items()} == (
+    authors_files.SIZES
+  )
+  assert caption.startswith(
+    "Data: the authors' unbalanced Federated EMNIST, digits; source: authors."
+  )
 
 
 def test_sizes_of_other_data_than_the_runs_are_an_error(tmp_path):

@@ -13,10 +13,14 @@ def read(path, *args, **kwargs):
   return runs.read_run(made_up.write_run(path, *args, **kwargs))
 
 
+def dashes_of(line):
+  return line._unscaled_dash_pattern[1]
+
+
 def test_panels_are_written_in_the_asked_formats(tmp_path):
   by_label = {
     label: [read(tmp_path / label, label)]
-    for label in ('full', 'uniform', 'ocs', 'aocs')
+    for label in ('full', 'uniform', 'ocs', 'aocs', 'threshold')
   }
   paths = [tmp_path / 'figure.png', tmp_path / 'figure.pdf']
   panels.plot_panels(by_label, paths, caption='made-up numbers')
@@ -111,21 +115,108 @@ def test_legend_has_each_method_and_m_is_told_by_dashes(tmp_path, drawn):
   assert texts == ['full 3', '', 'uniform 3', 'uniform 6', 'aocs 3', 'aocs 6']
   lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
   assert lines['aocs 3'].get_color() == lines['aocs 6'].get_color()
-  assert lines['aocs 3'].get_linestyle() == '-'
-  assert lines['aocs 6'].get_linestyle() == '--'
-  assert lines['uniform 6'].get_linestyle() == '--'
+  # No two of them have the same dashes and the same colour, and AOCS never
+  # those of full participation, with which it coincides.
+  assert len({dashes_of(line) for line in lines.values()}) == 3
+  assert dashes_of(lines['aocs 3']) != dashes_of(lines['aocs 6'])
+  assert dashes_of(lines['uniform 3']) != dashes_of(lines['uniform 6'])
+  for name in ('aocs 3', 'aocs 6'):
+    assert dashes_of(lines[name]) != dashes_of(lines['full 3'])
 
 
-def test_compression_is_told_by_markers(tmp_path, drawn):
+def test_compressions_differ_in_colour_marker_and_dashes(tmp_path, drawn):
   by_label = {
     compression: [read(tmp_path / compression, compression=compression)]
-    for compression in ('none', 'natural', 'random_k')
+    for compression in ('none', 'natural', 'dithering', 'random_k')
   }
   panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
   lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
-  assert lines['none'].get_marker() == 'None'
-  assert len({line.get_marker() for line in lines.values()}) == 3
-  assert len({line.get_color() for line in lines.values()}) == 1
+  assert len({line.get_color() for line in lines.values()}) == 4
+  assert len({line.get_marker() for line in list(lines.values())[1:]}) == 3
+  assert len({dashes_of(line) for line in list(lines.values())[1:]}) == 3
+
+
+@pytest.mark.parametrize('num_evaluations, spacing', [(10, 1), (60, 0.05)])
+def test_markers_are_at_evaluations(tmp_path, drawn, num_evaluations, spacing):
+  run = read(
+    tmp_path / 'run',
+    bits=np.arange(1, num_evaluations + 1) * 10**8,
+    accuracy=np.linspace(0, 0.5, num_evaluations),
+  )
+  panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
+  accuracy, loss, by_bits, _ = drawn[0].axes
+  for axis in (accuracy, by_bits):
+    assert axis.lines[0].get_marker() == '^'
+    assert len(axis.lines[0].get_xdata()) == num_evaluations
+    assert axis.lines[0].get_markevery() == spacing
+  assert loss.lines[0].get_marker() == 'None'
+
+
+def test_means_by_bits_are_of_rounds(tmp_path, drawn):
+  by_label = {
+    'AOCS': [
+      read(
+        tmp_path / str(seed),
+        seed=seed,
+        bits=np.array([2, 4]) * 10**8 * (1 + seed),
+        accuracy=[0.2, 0.4 + 0.2 * seed],
+      )
+      for seed in (0, 1)
+    ]
+  }
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  (line,) = drawn[0].axes[2].lines
+  np.testing.assert_allclose(line.get_xdata(), [3, 6])
+  np.testing.assert_allclose(line.get_ydata(), [20, 50])
+
+
+def insets(fig):
+  return [child for child in fig.axes[0].child_axes]
+
+
+def test_methods_that_coincide_are_magnified(tmp_path, drawn):
+  rise = np.array([0.1, 0.6, 0.9, 0.94, 0.95, 0.95, 0.96, 0.96, 0.96])
+  by_label = {
+    'full': [read(tmp_path / 'full', 'full', 32, accuracy=rise)],
+    'AOCS': [read(tmp_path / 'aocs', accuracy=rise - 0.01)],
+    'uniform': [read(tmp_path / 'uniform', 'uniform', accuracy=rise / 2)],
+  }
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  (inset,) = insets(drawn[0])
+  low, high = inset.get_ylim()
+  assert 91 < low < 93 and 96 < high < 97
+  assert inset.get_xlim()[0] == pytest.approx(8 / 3)
+  np.testing.assert_allclose(inset.lines[0].get_ydata(), 100 * rise)
+  # Where methods differ there is nothing to magnify.
+  del by_label['AOCS']
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  assert not insets(drawn[1])
+
+
+def test_losses_that_are_cut_off_are_noted(tmp_path, drawn):
+  run = read(tmp_path / 'run')
+  panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
+  assert not drawn[0].axes[1].texts
+  run.metrics.loc[4, 'training_loss'] = 51.234
+  panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
+  for axis in (drawn[1].axes[1], drawn[1].axes[3]):
+    (note,) = axis.texts
+    assert note.get_text() == 'cut off; peak 51.2'
+
+
+def test_lines_are_described(tmp_path, drawn):
+  run = read(tmp_path / 'run', accuracy=[0.1, 0.5, 0.3], bits=[10**8] * 3)
+  table = panels.plot_panels(
+    {'AOCS': [run]}, [tmp_path / 'x.png'], caption='', best_so_far=True
+  )
+  assert list(table['panel']) == [
+    'Best accuracy so far [%] by Communication round',
+    'Best accuracy so far [%] by Uplink [$10^8$ bits]',
+  ]
+  row = table.iloc[0]
+  assert (row['line'], row['points'], row['last_place']) == ('AOCS', 3, 2)
+  assert row['last_mean'] == 50
+  assert row['mean_of_points'] == pytest.approx(110 / 3)
 
 
 def test_methods_of_others_have_colours_of_their_own(tmp_path, drawn):

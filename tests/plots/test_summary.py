@@ -36,7 +36,7 @@ def summarize(path, accuracies):
 def test_numbers(tmp_path):
   write_runs(tmp_path)
   groups, _ = runs.find_groups(tmp_path)
-  full, aocs = summary.summarize(groups, [0.5, 0.85, 0.95]).to_dict('records')
+  full, aocs = summary.summarize(groups, [0.5, 0.85]).to_dict('records')
   assert aocs == pytest.approx(
     {
       'name': 'FEMNIST set 1',
@@ -52,22 +52,33 @@ def test_numbers(tmp_path):
       'final_accuracy_std': 0.02**0.5,  # 0.1 from the mean each, by 2 - 1.
       'best_accuracy_mean': 0.75,
       'best_accuracy_std': 0.045**0.5,
+      # Seed 0 alone has full participation: 0.7 and 0.8.
+      'final_accuracy_minus_full_value': -0.1,
+      'final_accuracy_minus_full_low': _NAN,
+      'final_accuracy_minus_full_high': _NAN,
+      'final_accuracy_minus_full_seeds': 1,
       'participants_per_round': 3,
+      'rounds_without_sender': 0,
       'uplink_bits': 4e9,
-      # After the third round and after the first; full: after the second.
+      # After the third round and after the first; full: after the second, as
+      # the pair of the former.
       'seeds_reaching_0.5': 2,
       'round_of_0.5': 1,
       'bits_to_0.5': 2e9,
-      'bits_to_0.5_of_full': 0.1,
-      # Full participation never does.
+      'bits_to_0.5_of_full': 0.15,
+      'lasting_seeds_reaching_0.5': 2,
+      'lasting_round_of_0.5': 1,
+      'lasting_bits_to_0.5': 2e9,
+      'lasting_bits_to_0.5_of_full': 0.15,
+      # Full participation never does, and seed 0 not for good.
       'seeds_reaching_0.85': 1,
       'round_of_0.85': 2,
       'bits_to_0.85': 3e9,
       'bits_to_0.85_of_full': _NAN,
-      'seeds_reaching_0.95': 0,
-      'round_of_0.95': _NAN,
-      'bits_to_0.95': _NAN,
-      'bits_to_0.95_of_full': _NAN,
+      'lasting_seeds_reaching_0.85': 0,
+      'lasting_round_of_0.85': _NAN,
+      'lasting_bits_to_0.85': _NAN,
+      'lasting_bits_to_0.85_of_full': _NAN,
     },
     nan_ok=True,
   )
@@ -79,20 +90,59 @@ def test_numbers(tmp_path):
 def test_table(tmp_path):
   write_runs(tmp_path)
   groups, _ = runs.find_groups(tmp_path)
-  table = summary.summarize(groups, [0.5, 0.85])
-  assert summary.format_tables(table, [0.5, 0.85]).splitlines() == [
-    '**FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic.**',
+  table = summary.summarize(groups, [0.5, 0.85, 0.95])
+  # Nobody reaches 95 %, so it has no columns.
+  assert summary.format_tables(table, [0.5, 0.85, 0.95]).splitlines() == [
+    '**made-up numbers, set 1, n=32, in place of FEMNIST set 1. Data: made-up'
+    ' numbers; source: synthetic.**',
     '',
     '| Method | Client step size | Seeds | Rounds | Final accuracy [%]'
-    ' | Best accuracy [%] | Participants a round | Uplink [Gbit]'
-    ' | Round of 50 % (from 0) | Gbit to 50 % | Of full'
-    ' | Round of 85 % (from 0) | Gbit to 85 % | Of full |',
-    '| --- |' + ' ---: |' * 13,
-    '| full participation | 2^-3 | 1 | 2 | 80.0 | 80.0 | 32.00 | 20.00 | 1'
-    ' | 20.00 | 1.000 | – | – | – |',
-    '| AOCS, m=3 | 2^-3 | 2 | 4 | 60.0 ± 14.1 | 75.0 ± 21.2 | 3.00 | 4.00 | 1'
-    ' | 2.00 | 0.100 | 2 (1 of 2) | 3.00 (1 of 2) | – |',
+    ' | Final − full [points] | Best accuracy [%] | Participants a round'
+    ' | Rounds without sender | Uplink [Gbit] |',
+    '| --- |' + ' ---: |' * 9,
+    '| full participation | 2^-3 | 1 | 2 | 80.0 | – | 80.0 | 32.00 | 0 | 20.00'
+    ' |',
+    '| AOCS, m=3 | 2^-3 | 2 | 4 | 60.0 ± 14.1 | -10.00 | 75.0 ± 21.2 | 3.00 | 0'
+    ' | 4.00 |',
+    '',
+    '**made-up numbers, set 1, n=32: the round (from 0) and the bits to reach'
+    ' an accuracy, at the first hit / for good**',
+    '',
+    '| Method | Round of 50 % | Gbit to 50 % | Of full'
+    ' | Round of 85 % | Gbit to 85 % | Of full |',
+    '| --- |' + ' ---: |' * 6,
+    '| full participation | 1 | 20.00 | 1.000 | – | – | – |',
+    '| AOCS, m=3 | 1 | 2.00 | 0.150 | 2 (1 of 2) / – | 3.00 (1 of 2) / – | – |',
   ]
+
+
+def test_comparisons_with_full_participation_are_paired_by_seed(tmp_path):
+  # The seeds differ by 0.2, the methods by 0.01 to 0.03.
+  for seed, (accuracy, loss) in enumerate(((0.5, 0.01), (0.7, 0.03))):
+    for sampling, final in (('full', accuracy), ('aocs', accuracy - loss)):
+      made_up.write_run(
+        tmp_path / f'{sampling}{seed}',
+        sampling,
+        seed=seed,
+        bits=np.arange(1, 3) * (32 if sampling == 'full' else 3),
+        accuracy=[0.1, final],
+        participants=[0, 3],
+      )
+  # Without a partner.
+  made_up.write_run(tmp_path / 'c', seed=2, bits=[9, 9], accuracy=[0.1, 0.1])
+  full, aocs = summarize(tmp_path, [0.45])
+  assert [
+    aocs[f'final_accuracy_minus_full_{name}']
+    for name in ('value', 'low', 'high', 'seeds')
+  ] == pytest.approx([-0.02, -0.03, -0.01, 2])
+  assert full['final_accuracy_minus_full_value'] == 0
+  assert aocs['bits_to_0.45_of_full'] == 3 / 32
+  assert full['rounds_without_sender'] == 1
+  assert aocs['rounds_without_sender'] == pytest.approx(2 / 3)
+  groups, _ = runs.find_groups(tmp_path)
+  text = summary.format_tables(summary.summarize(groups, []), [])
+  assert '| -2.00 [-3.00, -1.00] |' in text
+  assert '| 0.667 |' in text
 
 
 def test_rounds_are_counted_as_in_metrics_csv(tmp_path):
@@ -120,11 +170,14 @@ def test_bits_have_a_fitting_unit(tmp_path, largest, unit, cells):
   groups, _ = runs.find_groups(tmp_path)
   text = summary.format_tables(summary.summarize(groups, [0.5]), [0.5])
   assert f'Uplink [{unit}]' in text and f'{unit} to 50 %' in text
-  row = [cell.strip() for cell in text.splitlines()[-1].split('|')]
+  rows = [line for line in text.splitlines() if line.startswith('| AOCS')]
   total, to_half = cells
   if unit == 'Mbit':
     to_half = '1.00'
-  assert row[8] == total and row[10] == to_half
+  assert [rows[0].split(' | ')[-1], rows[1].split(' | ')[2]] == [
+    f'{total} |',
+    to_half,
+  ]
 
 
 def test_other_settings_are_other_rows_and_other_ratios(tmp_path):

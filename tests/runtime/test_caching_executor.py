@@ -93,6 +93,31 @@ def test_state_of_the_last_call_is_not_sent(context, sent):
     assert sizes[0] < 1000
 
 
+def test_values_are_disposed_of_at_once(context, monkeypatch):
+  stub = tff.framework.RemoteExecutorGrpcStub
+  num_values = collections.Counter()
+
+  def count(name, change_of):
+    method = getattr(stub, name)
+
+    def counted(self, request):
+      num_values['in the worker'] += change_of(request)
+      return method(self, request)
+
+    monkeypatch.setattr(stub, name, counted)
+
+  for name in ('value', 'call', 'struct', 'selection'):
+    count(f'create_{name}', lambda request: 1)
+  count('dispose', lambda request: -len(request.value_ref))
+  state = initialize()
+  after_rounds = []
+  for _ in range(6):
+    state, _ = add(state, [1.0, 2.0])
+    after_rounds.append(num_values['in the worker'])
+  # The computation and the last result.
+  assert after_rounds[1:] == [2] * 5
+
+
 def test_whole_result_is_found_as_well(context, sent):
   @tff.federated_computation(AT_SERVER)
   def step(state):

@@ -259,7 +259,7 @@ def test_default_sum_has_no_distribute_aggregate_form():
     forms.distribute_aggregate_form(plain('fed_avg', 'threshold'))
 
 
-# What is built around the factory, or given to it.
+# Factories around `ClientSamplingFactory`, and its own sums.
 
 
 def _clipped(factory):

@@ -191,3 +191,34 @@ with execution.use_local_context(start_timeout=600):
     _, errors, status = program.communicate()
   assert status == -signal_number, errors
   tools.wait_for_end(worker)
+
+
+@pytest.mark.parametrize('signal_number', [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_of_several_workers(signal_number, start, tmp_path):
+  paths = [tmp_path / '0', tmp_path / '1']
+  with start(f"""
+@tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+def run_all(paths):
+  return tff.federated_sum(
+    tff.federated_map(
+      tff.tensorflow.computation(lambda path: run_for_ever(path)[0], np.str_),
+      paths,
+    )
+  )
+
+with execution.use_distributed_context(workers=2):
+  assert total([1, 2, 3]) == 6
+  print(*[child.pid for child in children()], flush=True)
+  run_all({[str(path) for path in paths]!r})
+""") as program:
+    workers = [
+      psutil.Process(int(i)) for i in program.stdout.readline().split()
+    ]
+    assert len(workers) == 2
+    for path in paths:
+      tools.wait_until(path.exists, 'the computation')
+    program.process.send_signal(signal_number)
+    _, errors, status = program.communicate()
+  assert status == -signal_number, errors
+  for worker in workers:
+    tools.wait_for_end(worker)

@@ -32,17 +32,14 @@ def client_data():
   )
 
 
-@pytest.fixture(scope='module')
-def process(client_data):
-  """Federated averaging with AOCS, from the ids of a round's clients."""
+def _build_process(client_data, scheme):
+  """Federated averaging, from the ids of a round's clients."""
   return tff.simulation.compose_dataset_computation_with_learning_process(
     client_data.dataset_computation,
     tff.learning.algorithms.build_weighted_fed_avg(
       models.build_linear_model(3),
       client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-      model_aggregator=tff_ocs.ClientSamplingFactory(
-        tff_ocs.ApproximateOptimalSampling(EXPECTED_CLIENTS), seed=1
-      ),
+      model_aggregator=tff_ocs.ClientSamplingFactory(scheme, seed=1),
     ),
   )
 
@@ -111,7 +108,10 @@ class _Program:
       return list(csv.DictReader(file))
 
 
-def test_train_model_and_resume(process, client_data, tmp_path):
+def test_train_model_and_resume(client_data, tmp_path):
+  process = _build_process(
+    client_data, tff_ocs.ApproximateOptimalSampling(EXPECTED_CLIENTS)
+  )
   with execution.use_local_context():
     program = _Program(tmp_path, process, client_data)
     program.run(num_rounds=2)
@@ -133,6 +133,23 @@ def test_train_model_and_resume(process, client_data, tmp_path):
   (state,) = program.models.values().values()
   weights, _ = state.global_model_weights.trainable
   assert np.linalg.norm(weights - TRUE_WEIGHTS) < np.linalg.norm(TRUE_WEIGHTS)
+
+
+def test_train_model_over_several_workers(client_data, tmp_path):
+  process = _build_process(
+    client_data,
+    tff_ocs.ThresholdSampling(
+      EXPECTED_CLIENTS, first_cohort_size=CLIENTS_PER_ROUND
+    ),
+  )
+  program = _Program(tmp_path, process, client_data)
+  with execution.use_distributed_context(workers=2):
+    program.run(num_rounds=2)
+  rows = program.read('metrics.csv')
+  assert [row['round'] for row in rows] == ['1', '2']
+  for row in rows:
+    assert row['aggregator/cohort_size'] == str(CLIENTS_PER_ROUND)
+  assert [row['round'] for row in program.read('evaluation.csv')] == ['2']
 
 
 def test_ordinary_calls_return_values():

@@ -4,13 +4,11 @@ import concurrent.futures
 import contextlib
 import http.server
 import socket
-import subprocess
 import threading
 
 import grpc
 import numpy as np
 import portpicker
-import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -18,37 +16,6 @@ import tensorflow_federated as tff
 from tests.runtime import tools
 from tff_ocs import execution
 from tff_ocs.runtime import channels
-from tff_ocs.runtime import worker_process
-
-# Workers that somebody else started.
-
-
-class _Server:
-  """A worker as a user would start it on another host."""
-
-  def __init__(self, port=None):
-    self.port = port or portpicker.pick_unused_port()
-    self.address = f'127.0.0.1:{self.port}'
-    self._process = subprocess.Popen(
-      [worker_process._find_worker_binary(), f'--port={self.port}'],
-      env=worker_process.create_environment(),
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
-    )
-
-  def memory(self):
-    """The bytes that the worker has in use."""
-    return psutil.Process(self._process.pid).memory_info().rss
-
-  def stop(self):
-    self._process.kill()
-    self._process.wait()
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    self.stop()
 
 
 @tff.federated_computation(
@@ -72,7 +39,7 @@ def test_remote_worker_gives_what_a_local_one_gives(new_workers):
   sizes = (1, 2, 3, 1, 4, 5, 6, 7, 1)
   with execution.use_local_context():
     expected = [_round(np.float32(0.5), list(values[:n])) for n in sizes]
-  with _Server() as server:
+  with tools.Server() as server:
     before = new_workers()
     with execution.use_remote_context(server.address):
       actual = [_round(np.float32(0.5), list(values[:n])) for n in sizes]
@@ -128,7 +95,7 @@ def test_nobody_listens():
 
 
 def test_remote_worker_is_lost_and_comes_back(tmp_path):
-  with _Server() as server:
+  with tools.Server() as server:
     with execution.use_remote_context(server.address, connect_timeout=1):
       assert tools.total([1]) == 1
       assert tools.total([1, 2]) == 3
@@ -137,14 +104,14 @@ def test_remote_worker_is_lost_and_comes_back(tmp_path):
       server.stop()
       with pytest.raises(execution.WorkerError, match='No TFF worker answers'):
         future.result(tools.PATIENCE_SECONDS)
-      with _Server(server.port):
+      with tools.Server(server.port):
         assert tools.total([1, 2]) == 3
         assert tools.total([1]) == 1
 
 
 def test_remote_worker_that_keeps_dying(tmp_path):
   started = tmp_path / 'started'
-  with _Server() as first, contextlib.ExitStack() as stack:
+  with tools.Server() as first, contextlib.ExitStack() as stack:
     with execution.use_remote_context(first.address):
       future = tools.start(lambda: tools.wait_for_go(str(tmp_path)))
       server = first
@@ -152,7 +119,7 @@ def test_remote_worker_that_keeps_dying(tmp_path):
         tools.wait_until(started.exists, 'the computation')
         started.unlink()
         server.stop()
-        server = stack.enter_context(_Server(first.port))
+        server = stack.enter_context(tools.Server(first.port))
       with pytest.raises(
         execution.WorkerError, match=f'4 times.*{first.address}'
       ):
@@ -172,7 +139,7 @@ def test_remote_worker_forgets_contexts_that_were_left():
     with execution.use_remote_context(server.address):
       assert total([value] * 4)[0] == 4
 
-  with _Server() as server:
+  with tools.Server() as server:
     use()  # Whatever is kept once.
     before = server.memory()
     for _ in range(3):
@@ -182,7 +149,7 @@ def test_remote_worker_forgets_contexts_that_were_left():
 
 
 def test_left_context_disturbs_no_other_on_its_remote_worker(tmp_path):
-  with _Server() as server, execution.use_remote_context(server.address):
+  with tools.Server() as server, execution.use_remote_context(server.address):
     future = tools.start(lambda: tools.wait_for_go(str(tmp_path)))
     tools.wait_until((tmp_path / 'started').exists, 'the computation')
     with execution.use_remote_context(server.address):
@@ -249,7 +216,7 @@ def test_remote_worker_vanishes_without_a_word(tmp_path, monkeypatch):
     'grpc.http2.ping_timeout_ms': 1000,
   }
   monkeypatch.setattr(channels, 'KEEPALIVE_OPTIONS', tuple(options.items()))
-  with _Server() as server, _Path(server.port) as path:
+  with tools.Server() as server, _Path(server.port) as path:
     with execution.use_remote_context(path.address, connect_timeout=5):
       future = tools.start(lambda: tools.wait_for_go(str(tmp_path)))
       tools.wait_until((tmp_path / 'started').exists, 'the computation')

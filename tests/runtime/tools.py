@@ -3,16 +3,19 @@
 import concurrent.futures
 import contextlib
 import pathlib
+import subprocess
 import threading
 import time
 
 import numpy as np
+import portpicker
 import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_ocs.runtime import launcher
 from tff_ocs.runtime import loopback
+from tff_ocs.runtime import worker_process
 
 # Starting a worker takes a tenth of a second; the rest is for a busy machine.
 PATIENCE_SECONDS = 60
@@ -114,3 +117,31 @@ def forbid_filters(monkeypatch, tmp_path):
 def forbid_sockets(monkeypatch, unused_tmp_path):
   """The kernel knows the filter, but not how to give a socket (before 5.9)."""
   monkeypatch.setattr(loopback, '_SECCOMP_IOCTL_NOTIF_ADDFD', 0x401821FF)
+
+
+class Server:
+  """A worker as a user would start it on another host."""
+
+  def __init__(self, port=None):
+    self.port = port or portpicker.pick_unused_port()
+    self.address = f'127.0.0.1:{self.port}'
+    self._process = subprocess.Popen(
+      [worker_process._find_worker_binary(), f'--port={self.port}'],
+      env=worker_process.create_environment(),
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+
+  def memory(self):
+    """The bytes that the worker has in use."""
+    return psutil.Process(self._process.pid).memory_info().rss
+
+  def stop(self):
+    self._process.kill()
+    self._process.wait()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self.stop()

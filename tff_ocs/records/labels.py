@@ -24,6 +24,13 @@ COMPRESSIONS = {
   'dithering': '{dithering_bits}-bit dithering',
   'random_k': 'random {random_k_fraction:.0%}',
 }
+# The paper's data sets: how the names of its experiments and those of the data
+# begin.
+DATA_SETS = {
+  'FEMNIST': 'Federated EMNIST',
+  'Shakespeare': 'Federated Shakespeare',
+  'CIFAR100': 'Federated CIFAR-100',
+}
 
 
 def rank(name: str, order: Mapping[str, Any]) -> tuple[int, str]:

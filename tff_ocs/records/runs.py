@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -27,6 +28,12 @@ _NEEDED_COLUMNS = (
   'cumulative_uplink_bits',
   'participants',
   'training_loss',
+)
+
+
+# The part of a data set's name that says which form of it is used.
+_VARIANT = re.compile(
+  r', (?:(?:un)?balanced|set \d|scaled|\d+ clients held|[\d,]+ validation)'
 )
 
 
@@ -99,10 +106,37 @@ class Experiment(NamedTuple):
   data: str
   data_source: str
 
-  def __str__(self):
-    source = f'; source: {self.data_source}' if self.data_source else ''
+  @property
+  def title(self) -> str:
+    """The name in legends and tables, which is that of the data.
+
+    For other data than that of the paper it is, for example, 'MNIST by NIST
+    writer, set 1' instead of 'FEMNIST set 1'.
+    """
+    if not self.is_stand_in:
+      return self.name
+    _, _, variant = self.name.partition(' ')
+    data = _VARIANT.split(self.data)[0]
+    return f'{data}, {variant}' if variant else data
+
+  @property
+  def is_stand_in(self) -> bool:
+    """Whether other data than the paper's is used in one of its experiments."""
+    original = labels.DATA_SETS.get(self.name.split(' ')[0].rstrip(','))
     return (
-      f'{self.name}, n={self.clients_per_round}. Data: {self.data}{source}.'
+      original is not None
+      and self.data_source != 'authors'
+      and not self.data.startswith(original)
+    )
+
+  def __str__(self):
+    in_place_of = f', in place of {self.name}' if self.is_stand_in else ''
+    # A file in TFF's format need not hold TFF's data: its name says what it is.
+    is_named = self.data_source in ('', 'tff')
+    source = '' if is_named else f'; source: {self.data_source}'
+    return (
+      f'{self.title}, n={self.clients_per_round}{in_place_of}.'
+      f' Data: {self.data}{source}.'
     )
 
 

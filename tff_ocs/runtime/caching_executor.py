@@ -18,6 +18,9 @@ from typing import Optional
 import numpy as np
 import tensorflow_federated as tff
 
+# A loop repeats its computations; a distributed round has four.
+MAX_COMPUTATIONS = 4
+
 
 class _Part(NamedTuple):
   """A value at the server that the last call has returned.
@@ -49,11 +52,14 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     Args:
       stub: The connection to the worker.
     """
-    super().__init__(stub)
+    # TFF's executor lets values pile up in the worker, and disposes of 20 at a
+    # time: several rounds' worth of clients' data and updates.
+    super().__init__(stub, dispose_batch_size=1)
     # By asyncio task, since the calls of several tasks may alternate.
     self._last_calls: Any = weakref.WeakKeyDictionary()
     self._parts: list[_Part] = []
-    self._last_computation: tuple[object, Any] = (None, None)
+    # By identity, as hashing a computation is slow; the last used at the end.
+    self._computations: dict[int, tuple[object, Any]] = {}
     self._last_replacement: tuple[object, Any] = (None, None)
 
   def keep(self, result: object) -> None:
@@ -70,17 +76,18 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     """Drops all values kept. Until then this object cannot be deleted."""
     self._last_calls.clear()
     self._parts = []
-    self._last_computation = (None, None)
+    self._computations = {}
     self._last_replacement = (None, None)
 
   async def create_value(self, value, type_spec=None):
     if isinstance(value, tff.Computation):
-      # Only the last one, that of a loop. By identity: hashing it is slow.
-      if self._last_computation[0] is not value:
-        created = await super().create_value(value, type_spec)
-        self._last_computation = value, created
-        return created
-      return self._last_computation[1]
+      known = self._computations.pop(id(value), None)
+      if known is None:
+        known = value, await super().create_value(value, type_spec)
+      self._computations[id(value)] = known
+      if len(self._computations) > MAX_COMPUTATIONS:
+        del self._computations[next(iter(self._computations))]
+      return known[1]
     if self._parts and _is_at_server(type_spec):
       leaves = _flatten(value)
       for part in self._parts:

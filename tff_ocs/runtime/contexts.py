@@ -15,24 +15,27 @@ Each context is a `tff.program.FederatedContext` too, so that TFF's program
 logic runs in it.
 """
 
-import asyncio
 import atexit
 import concurrent.futures
 import contextlib
 import os
-import threading
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import cast
+from typing import Optional
 
 import tensorflow_federated as tff
 
-from tff_ocs.runtime import executors
+from tff_ocs import arguments
+from tff_ocs.runtime import distribution
 from tff_ocs.runtime import worker_process
-from tff_ocs.runtime import workers
+from tff_ocs.runtime import worker_threads
+from tff_ocs.runtime import workers as workers_lib
 from tff_ocs.runtime.worker_process import WorkerError
 
 _INTERRUPT_SECONDS = 1.0
-_CLOSE_TIMEOUT_SECONDS = 1.0
 
 
 def use_local_context(
@@ -66,7 +69,7 @@ def use_local_context(
     WorkerError: By a computation whose worker cannot be started, or dies each
       time.
   """
-  return _use(workers.LocalWorker(start_timeout))
+  return _use_one(workers_lib.LocalWorker(start_timeout))
 
 
 def use_remote_context(
@@ -95,7 +98,7 @@ def use_remote_context(
     WorkerError: By a computation, if the worker cannot be reached, or is lost
       each time.
   """
-  return _use(workers.RemoteWorker(address, connect_timeout))
+  return _use_one(workers_lib.RemoteWorker(address, connect_timeout))
 
 
 def use_secure_test_context(
@@ -124,27 +127,117 @@ def use_secure_test_context(
     )
     return tff.backends.native.desugar_and_transform_to_native(computation)
 
-  return _use(workers.LocalWorker(start_timeout), compile_insecurely)
+  return _use_one(workers_lib.LocalWorker(start_timeout), compile_insecurely)
+
+
+def use_distributed_context(
+  addresses: Optional[Sequence[str]] = None,
+  *,
+  workers: Optional[int] = None,
+  num_subrounds: Optional[int] = None,
+  start_timeout: float = worker_process.START_TIMEOUT_SECONDS,
+) -> contextlib.AbstractContextManager[tff.program.FederatedContext]:
+  """Runs each TFF computation over several workers.
+
+  The clients of a computation, in their order, are divided into shares of equal
+  size. The workers do their clients' work at the same time; then the sum is
+  passed from worker to worker, and each adds its clients to it. The result is
+  that of `use_local_context`, bit for bit, for any number of workers and of
+  shares.
+
+  What clients send must not depend on a sum of the same computation:
+  `tff_ocs.ThresholdSampling`, `tff_ocs.FullParticipation` and
+  `tff_ocs.UniformSampling(m, cohort_size=n)` can be distributed, OCS and AOCS
+  cannot. Neither can secure sums.
+
+  A worker that is lost does its current share again, at most three times: a new
+  local worker, or the remote one once it answers again. Computations without
+  clients, and those whose result has values of clients, run in one worker.
+
+  Args:
+    addresses: The 'host:port' of workers that were started separately, as for
+      `use_remote_context`.
+    workers: The number of workers to start on this machine, which share its
+      cores, instead of `addresses`.
+    num_subrounds: The number of shares; by default the number of workers. More
+      of them than workers take less memory, since a worker holds one at a time.
+    start_timeout: How long to wait for each worker to answer, in seconds.
+
+  Returns:
+    A context manager, as `use_local_context` does.
+
+  Raises:
+    TypeError: If `addresses` is a string.
+    ValueError: If not exactly one of `addresses` and `workers` is given, an
+      address is not of the form 'host:port' or is given twice, or a number is
+      not above 0. Also raised by a computation that cannot be distributed, or
+      would call a Python function in a worker.
+    WorkerError: By a computation, as for `use_local_context` and
+      `use_remote_context`.
+  """
+  if (addresses is None) == (workers is None):
+    raise ValueError(
+      'Either addresses or workers must be given, found'
+      f' addresses={addresses!r} and workers={workers!r}.'
+    )
+  if addresses is None:
+    num_workers = arguments.check_integer('workers', cast(int, workers))
+    all_workers: list[workers_lib.Worker] = [
+      workers_lib.LocalWorker(start_timeout, num_on_machine=num_workers)
+      for _ in range(num_workers)
+    ]
+  else:
+    all_workers = [
+      workers_lib.RemoteWorker(
+        address, start_timeout, timeout_name='start_timeout'
+      )
+      for address in _check_addresses(addresses)
+    ]
+  if num_subrounds is None:
+    num_subrounds = len(all_workers)
+  num_shares = arguments.check_integer('num_subrounds', num_subrounds)
+
+  def create():
+    threads = [
+      worker_threads.WorkerThread(worker, None) for worker in all_workers
+    ]
+    distributor = distribution.Distributor(threads, num_shares)
+    return _Context(threads, distributor.invoke)
+
+  return _use(create)
+
+
+def _check_addresses(addresses):
+  """Returns the addresses if there is one at least and none is twice there."""
+  if isinstance(addresses, str):
+    raise TypeError(
+      f'addresses must be a list of addresses, found {addresses!r}.'
+    )
+  if not addresses:
+    raise ValueError('addresses must not be empty.')
+  for address in addresses:
+    if list(addresses).count(address) > 1:
+      raise ValueError(f'addresses has {address!r} more than once.')
+  return addresses
 
 
 class _Context(tff.program.FederatedContext):
-  """Runs computations one by one in an event loop of its own thread.
+  """Runs computations in workers, and waits for them."""
 
-  TFF's `SyncExecutionContext` does the same, but has no end: its thread and the
-  files of its event loop stay until the program ends.
-  """
+  def __init__(
+    self,
+    threads: Sequence[worker_threads.WorkerThread],
+    start: Callable[[Any, Any], concurrent.futures.Future],
+  ):
+    """Initializes `_Context`.
 
-  def __init__(self, worker: workers.Worker, *compiler_fn: Callable):
-    self._worker = worker
-    self._worker_context = executors.WorkerContext(worker, *compiler_fn)
+    Args:
+      threads: The workers' threads.
+      start: Starts a computation, with its argument, in them.
+    """
+    self._threads = threads
+    self._start = start
     self._pid = os.getpid()
-    self._lock = threading.Lock()
-    self._is_closed = False
-    self._loop = asyncio.new_event_loop()
-    self._thread = threading.Thread(
-      target=_run_until_stopped, args=(self._loop,), daemon=True
-    )
-    self._thread.start()
 
   def invoke(self, comp, arg):
     # Would wait for ever: a forked process has none of its parent's threads.
@@ -153,12 +246,7 @@ class _Context(tff.program.FederatedContext):
         'A TFF context does not work in a process forked from its own; enter'
         ' one in each process.'
       )
-    with self._lock:
-      if self._is_closed:
-        raise workers.create_left_error()
-      future = asyncio.run_coroutine_threadsafe(
-        self._worker_context.invoke(comp, arg), self._loop
-      )
+    future = self._start(comp, arg)
     # A Ctrl-C that comes just before Python starts to wait is seen only when
     # that wait ends.
     while not future.done():
@@ -166,41 +254,30 @@ class _Context(tff.program.FederatedContext):
     return future.result()
 
   def close(self) -> None:
-    """Ends all computations, the worker if it is this context's, the thread."""
+    """Ends the computations, the threads, and the workers of this context."""
     # A forked process has a copy of the context, but what the context runs on
     # is not the copy's to end.
-    if os.getpid() != self._pid:
-      return
-    with self._lock:
-      if self._is_closed:
-        return
-      self._is_closed = True
-    self._worker_context.close()
-    self._worker.close()
-    self._loop.call_soon_threadsafe(self._loop.stop)
-    # TFF's compiler cannot be interrupted. Rather than wait for it, after
-    # Ctrl-C for example, leave the thread to end some time later.
-    self._thread.join(_CLOSE_TIMEOUT_SECONDS)
+    if os.getpid() == self._pid:
+      for thread in self._threads:
+        thread.close()
 
 
-def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-  """Runs an event loop; cancels its tasks and closes it when it is stopped."""
+def _use_one(
+  worker: workers_lib.Worker, *compiler_fn: Callable
+) -> contextlib.AbstractContextManager[_Context]:
+  """As `_use`, with one worker."""
 
-  async def cancel_tasks():
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-      task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+  def create():
+    thread = worker_threads.WorkerThread(worker, *compiler_fn)
+    return _Context([thread], thread.invoke)
 
-  loop.run_forever()
-  loop.run_until_complete(cancel_tasks())
-  loop.close()
+  return _use(create)
 
 
 @contextlib.contextmanager
-def _use(worker: workers.Worker, *compiler_fn: Callable) -> Iterator[_Context]:
+def _use(create: Callable[[], _Context]) -> Iterator[_Context]:
   """Installs a context for the calling thread and closes it in the end."""
-  context = _Context(worker, *compiler_fn)
+  context = create()
   # A context that was never left, as in a notebook, would be closed at the very
   # end of the program: without the threads that it needs, so it would hang.
   atexit.register(context.close)

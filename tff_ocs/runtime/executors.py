@@ -152,16 +152,12 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
 
 
 class WorkerContext(tff.framework.AsyncExecutionContext):
-  """TFF's asynchronous context over one worker.
-
-  Several of them, one for each worker, are also what TFF's mergeable context
-  (`tff.framework.MergeableCompExecutionContext`) distributes a computation to.
-  """
+  """TFF's asynchronous context over one worker."""
 
   def __init__(
     self,
     worker: workers.Worker,
-    compiler_fn: Callable[[Any], Any] = (
+    compiler_fn: Optional[Callable[[Any], Any]] = (
       tff.backends.native.desugar_and_transform_to_native
     ),
   ):
@@ -169,7 +165,8 @@ class WorkerContext(tff.framework.AsyncExecutionContext):
 
     Args:
       worker: The worker.
-      compiler_fn: Compiles computations to what the worker can run.
+      compiler_fn: Compiles computations to what the worker can run. With
+        `None` they are compiled already.
     """
     super().__init__(
       executor_fn=WorkerExecutorFactory(worker),

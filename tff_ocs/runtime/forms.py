@@ -90,10 +90,27 @@ def mergeable_form(
   Raises:
     FormError: If the process does not have this form.
   """
-  with _naming_a_way_out(
-    'the mergeable form', ' TFF cannot merge secure sums either.'
-  ):
-    return tff.backends.native.compile_to_mergeable_comp_form(process.next)
+  return mergeable_form_of(process.next)
+
+
+def mergeable_form_of(
+  computation: tff.Computation,
+) -> tff.framework.MergeableCompForm:
+  """Compiles a computation as `mergeable_form` compiles a round."""
+  try:
+    with _naming_a_way_out(
+      'the mergeable form', ' TFF cannot merge secure sums either.'
+    ):
+      return tff.backends.native.compile_to_mergeable_comp_form(computation)
+  except FormError as error:
+    # TFF's compiler merges all other sums, or reports that they depend on each
+    # other.
+    if type(error.__cause__).__name__ != 'AfterMergeStructureError':
+      raise
+    raise FormError(
+      'The computation has secure sums, which TFF cannot merge: without them it'
+      ' runs over several workers, and with them in one.'
+    ) from error
 
 
 def fuse(process: Process) -> Process:

@@ -48,6 +48,7 @@ class WorkerProcess:
     listener: Optional[socket.socket] = None,
     start_timeout: float = START_TIMEOUT_SECONDS,
     check: Callable[[], None] = lambda: None,
+    num_on_machine: int = 1,
   ):
     """Starts the process.
 
@@ -58,6 +59,7 @@ class WorkerProcess:
         interfaces.
       start_timeout: How long the worker may take to answer, in seconds.
       check: Called again and again during the start; may raise an exception.
+      num_on_machine: How many workers share the cores of this machine.
 
     Raises:
       loopback.ConfinementError: If the kernel does not let the worker listen by
@@ -70,6 +72,7 @@ class WorkerProcess:
         f'The TFF worker {binary} is missing or not executable; reinstall'
         ' tensorflow-federated.'
       )
+    parallel_clients = _count_parallel_clients(num_on_machine)
     self._check = check
     self._start_timeout = start_timeout
     self._deadline = time.monotonic() + start_timeout
@@ -88,9 +91,9 @@ class WorkerProcess:
             str(binary),
             # With a listener, the worker's own socket is never used.
             f'--port={port if listener is None else 0}',
-            f'--max_concurrent_computation_calls={_count_parallel_clients()}',
+            f'--max_concurrent_computation_calls={parallel_clients}',
           ],
-          env=create_environment(),
+          env=create_environment(num_on_machine),
           stdin=subprocess.DEVNULL,
           stdout=self._log,
           stderr=self._log,
@@ -164,7 +167,10 @@ class WorkerProcess:
 
 
 def start_on_free_port(
-  *, start_timeout: float, check: Callable[[], None]
+  *,
+  start_timeout: float,
+  check: Callable[[], None],
+  num_on_machine: int = 1,
 ) -> WorkerProcess:
   """Starts a worker on a free port and waits until it answers.
 
@@ -174,6 +180,7 @@ def start_on_free_port(
   Args:
     start_timeout: How long the worker may take to answer, in seconds.
     check: Called again and again during the start; may raise an exception.
+    num_on_machine: How many workers share the cores of this machine.
 
   Returns:
     The process.
@@ -190,12 +197,16 @@ def start_on_free_port(
       f' ({error.strerror or error}), where the TFF worker would listen; is the'
       ' loopback interface up (`ip link set lo up`)?'
     ) from error
+  create = functools.partial(
+    WorkerProcess,
+    start_timeout=start_timeout,
+    check=check,
+    num_on_machine=num_on_machine,
+  )
   with listener:
     port = listener.getsockname()[1]
     try:
-      process = WorkerProcess(
-        port, listener=listener, start_timeout=start_timeout, check=check
-      )
+      process = create(port, listener=listener)
     except loopback.ConfinementError as error:
       _warn_of_open_ports(str(error))
     else:
@@ -206,7 +217,7 @@ def start_on_free_port(
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((loopback.ADDRESS, 0))
     port = holder.getsockname()[1]
-    process = WorkerProcess(port, start_timeout=start_timeout, check=check)
+    process = create(port)
     process.wait_until_ready()
     return process
 
@@ -231,8 +242,8 @@ def _find_worker_binary() -> pathlib.Path:
   return pathlib.Path(spec.origin).parent / 'data' / 'worker_binary'
 
 
-def create_environment() -> dict[str, str]:
-  """Returns the worker's environment: what the user set, and defaults.
+def create_environment(num_on_machine: int = 1) -> dict[str, str]:
+  """Returns a worker's environment: what the user set, and defaults.
 
   Clients run in parallel, so each needs one thread only: 1.6 times faster than
   one client after the other on all cores. That thread is the one that TFF calls
@@ -254,7 +265,7 @@ def create_environment() -> dict[str, str]:
         f'glibc.malloc.mmap_threshold={2**32}',
         f'glibc.malloc.trim_threshold={2**32}',
         f'glibc.malloc.top_pad={2**26}',
-        f'glibc.malloc.arena_max={_count_parallel_clients()}',
+        f'glibc.malloc.arena_max={_count_parallel_clients(num_on_machine)}',
       )
     ),
     **os.environ,
@@ -307,11 +318,15 @@ def threads_per_client() -> int:
     ) from error
 
 
-def _count_parallel_clients() -> int:
+def _count_parallel_clients(num_on_machine: int = 1) -> int:
   """Returns how many clients a local worker trains at the same time.
 
-  As many as keep all cores busy. With more, which is TFF's default, their
-  updates drive each other out of the caches, and all are held in memory.
+  As many as keep the worker's part of the cores busy. With more, which is TFF's
+  default, their updates drive each other out of the caches, and all are held in
+  memory.
   """
   threads = threads_per_client()
-  return max(1, len(os.sched_getaffinity(0)) // threads) if threads > 0 else 1
+  if threads <= 0:
+    return 1
+  cores = len(os.sched_getaffinity(0))
+  return max(1, cores // threads // num_on_machine)

@@ -98,16 +98,18 @@ class LocalWorker(Worker):
 
   outlives_context = False
 
-  def __init__(self, start_timeout: float):
+  def __init__(self, start_timeout: float, num_on_machine: int = 1):
     """Initializes `LocalWorker`.
 
     Args:
       start_timeout: How long the worker may take to answer, in seconds.
+      num_on_machine: How many workers share the cores of this machine.
 
     Raises:
       ValueError: If `start_timeout` is not above 0.
     """
     super().__init__('start_timeout', start_timeout)
+    self._num_on_machine = num_on_machine
     self._process: Optional[worker_process.WorkerProcess] = None
 
   def describe_loss(self):
@@ -120,7 +122,9 @@ class LocalWorker(Worker):
 
   def _start(self):
     self._process = worker_process.start_on_free_port(
-      start_timeout=self._timeout, check=self._check_not_closed
+      start_timeout=self._timeout,
+      check=self._check_not_closed,
+      num_on_machine=self._num_on_machine,
     )
     return self._process.channel
 
@@ -139,18 +143,24 @@ class RemoteWorker(Worker):
 
   outlives_context = True
 
-  def __init__(self, address: str, connect_timeout: float):
+  def __init__(
+    self,
+    address: str,
+    connect_timeout: float,
+    timeout_name: str = 'connect_timeout',
+  ):
     """Initializes `RemoteWorker`.
 
     Args:
       address: The worker's 'host:port'.
       connect_timeout: How long the worker may take to answer, in seconds.
+      timeout_name: The name of `connect_timeout` for error messages.
 
     Raises:
       ValueError: If `address` is not of the form 'host:port', or
         `connect_timeout` is not above 0.
     """
-    super().__init__('connect_timeout', connect_timeout)
+    super().__init__(timeout_name, connect_timeout)
     match = re.fullmatch(
       r'([^\s/:\[\]]+|\[[^\s/\[\]]+\]):([0-9]{1,5})', str(address)
     )

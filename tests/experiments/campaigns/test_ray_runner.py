@@ -168,14 +168,16 @@ def test_path_out_of_the_folder_is_refused(tmp_path, name):
   assert list(tmp_path.iterdir()) == [tmp_path / 'run']
 
 
-def test_interrupted_replacement_is_settled(tmp_path):
+@pytest.mark.parametrize('name', ['.', 'runs'])
+def test_interrupted_replacement_is_settled(tmp_path, name):
+  folder = tmp_path / name
   # Between the two renames, and after both.
   for name in ('.a.former/x', '.a.partial/x', '.b.former/x', 'b/y'):
-    path = tmp_path / name
-    path.parent.mkdir()
+    path = folder / name
+    path.parent.mkdir(parents=True)
     path.write_bytes(b'')
   ray_runner._settle_replacements(tmp_path)
-  assert set(ray_runner._read_files(tmp_path)) == {'a/x', 'b/y'}
+  assert set(ray_runner._read_files(folder)) == {'a/x', 'b/y'}
 
 
 def test_runs_on_one_machine_get_different_cores(tmp_path, monkeypatch):

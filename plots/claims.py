@@ -1,0 +1,192 @@
+"""Judges the paper's claims by runs, and writes the table of verdicts.
+
+  python -m plots.claims --results_dir=runs --output_dir=claims
+
+Every number and every verdict is computed from the records of the runs. A
+verdict is one of four: 'holds', 'holds in part', 'does not hold' and 'not
+judged', with the reason. `plots.paper_claims` defines the claims and the
+tolerances, and `plots.measures` what is measured:
+
+*   Methods are compared by runs with the same seed. The 95 % interval is that
+    of a bootstrap over these seeds.
+*   A number holds if its whole interval is within the tolerance, does not hold
+    if all of it is outside, and holds in part if it reaches over an end. One
+    seed has no interval, so that its number is shown but not judged.
+*   A claim holds if all of its numbers do, and in part if only some do, or if
+    some are not judged.
+*   An accuracy counts as reached from the round on after which no evaluation is
+    below it. A run that never reaches it counts with infinitely many bits. Such
+    rounds are judged only in runs that were validated after every round.
+
+The search for step sizes is judged by the tables tuning.csv of
+`experiments.tune`, which are looked for below --results_dir or --tuning_dir.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+import pandas as pd
+from absl import app
+from absl import flags
+
+from plots import inputs
+from plots import paper_claims
+from plots import tables
+from programs import entry
+from programs import paths
+from tff_ocs.records import runs
+
+_TUNING = 'tuning.csv'
+
+
+def main(argv):
+  entry.setup()
+  entry.refuse_arguments(argv)
+  write_claims(
+    results_dir=flags.FLAGS.results_dir,
+    tuning_dir=flags.FLAGS.tuning_dir,
+    output_dir=flags.FLAGS.output_dir,
+    data=flags.FLAGS.data,
+  )
+
+
+def _define_flags():
+  inputs.define_flags()
+  paths.define_path(
+    'tuning_dir',
+    None,
+    'The folder below which the tables of experiments.tune are. If not given,'
+    ' --results_dir.',
+  )
+  paths.define_path(
+    'output_dir',
+    None,
+    'The folder to write claims.md and claims.csv to. If not given, the table'
+    ' is only printed.',
+  )
+
+
+def write_claims(
+  *,
+  results_dir: str,
+  tuning_dir: Optional[str] = None,
+  output_dir: Optional[str] = None,
+  data: Optional[str] = None,
+) -> list[paper_claims.Judged]:
+  """Prints the table; ends the program with a line if it cannot.
+
+  Args:
+    results_dir: The folder below which the runs are.
+    tuning_dir: The folder below which the tables tuning.csv are; `None` is
+      `results_dir`.
+    output_dir: Where to write claims.md and claims.csv; `None` is nowhere.
+    data: Part of the name, or the source, of the data to use; `None` is all.
+
+  Returns:
+    The claims with their verdicts.
+  """
+  try:
+    groups = inputs.find_groups(results_dir, data)
+    tuned = read_tuning(pathlib.Path(tuning_dir or results_dir), data)
+    if not groups and not tuned:
+      raise inputs.no_runs(results_dir, data)
+    judged = paper_claims.judge(paper_claims.Evidence(groups, tuned))
+    text = format_markdown(judged)
+    print(text, end='')
+    if output_dir is not None:
+      folder = pathlib.Path(output_dir)
+      folder.mkdir(parents=True, exist_ok=True)
+      tables.write(folder / 'claims', paper_claims.tabulate(judged), text)
+  except (OSError, runs.RunsError) as error:
+    sys.exit(f'error: {error}')
+  return judged
+
+
+def read_tuning(
+  folder: pathlib.Path, data: Optional[str]
+) -> dict[pathlib.Path, pd.DataFrame]:
+  """Reads the tables of `experiments.tune` below a folder.
+
+  Args:
+    folder: The folder.
+    data: As for `write_claims`.
+
+  Returns:
+    The tables by their paths. A line is printed for each table of a former
+    version, which does not say what was tuned, and it is left out.
+  """
+  tuned = {}
+  for path in sorted(folder.rglob(_TUNING)):
+    table = pd.read_csv(path)
+    if 'experiment' not in table:
+      print(
+        f'{path} is left out: it has no column experiment; repeat the command'
+        ' of experiments.tune, which then writes it.',
+        file=sys.stderr,
+      )
+    elif data is None or any(
+      data == source or data in name
+      for source, name in zip(table['data_source'], table['data'])
+    ):
+      tuned[path] = table
+  return tuned
+
+
+def format_verdicts(judged: Sequence[paper_claims.Judged]) -> str:
+  """The short table: a row for each claim, with its verdict."""
+  return tables.format_markdown(
+    "The paper's claims, and one of ours",
+    ['Claim', 'Verdict'],
+    [
+      [f'{claim.number}. {claim.statement} ({claim.source})', claim.verdict]
+      for claim in judged
+    ],
+    num_texts=2,
+  )
+
+
+def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
+  """The short table, and a table of the numbers of each claim."""
+  header = ['Data', 'Quantity', 'Paper', 'Ours [95 % interval]', 'Seeds']
+  header += ['Tolerance', 'Verdict']
+  return '\n'.join(
+    [format_verdicts(judged)]
+    + [
+      tables.format_markdown(
+        f'Claim {claim.number}: {claim.verdict}',
+        header,
+        [_format_check(check) for check in claim.checks],
+        num_texts=2,
+      )
+      for claim in judged
+    ]
+  )
+
+
+def _format_check(check):
+  verdict = check.verdict + (f' ({check.why})' if check.why else '')
+  start = [check.data, check.quantity, check.paper]
+  if check.estimate is None:
+    return [*start, tables.NONE, tables.NONE, check.tolerance.text, verdict]
+  value, low, high, seeds = check.estimate
+  ours = _format_number(value, check.unit)
+  if not pd.isna(low):
+    ends = [_format_number(end, check.unit) for end in (low, high)]
+    ours += f' [{", ".join(ends)}]'
+  if not pd.isna(check.by_first_hit):
+    ours += f', first hit {_format_number(check.by_first_hit, check.unit)}'
+  return [*start, ours, str(seeds), check.tolerance.text, verdict]
+
+
+def _format_number(value, unit):
+  if unit == 'ratio':
+    return f'{value:.3g}'.replace('inf', '∞')
+  return f'{100 * value:+.2f}' if unit == 'points' else f'{100 * value:.1f}'
+
+
+# Not on import, since other programs have flags of the same names.
+if __name__ == '__main__':
+  _define_flags()
+  app.run(main)

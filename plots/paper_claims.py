@@ -1,0 +1,643 @@
+"""The paper's claims, and how runs are judged by them.
+
+A claim consists of checks. Each check is a number that is measured on runs,
+with a 95 % interval over the seeds, and a tolerance: the range that the number
+must be in. The tolerances are chosen as follows.
+
+*   A number of bits that the paper reads off an axis with powers of two may
+    differ by half a power, a factor of 1.41.
+*   Two methods have the same accuracy if it differs by at most half a point
+    after the last round, and by at most one point on average over the rounds.
+    Where accuracy rises by 80 points within 151 rounds, a lag of two rounds
+    makes one point.
+*   'Better' means that the interval of the difference is above 0.
+"""
+
+import math
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+
+import numpy as np
+import pandas as pd
+
+from plots import measures
+from tff_ocs.records import runs
+from tff_ocs.records import units
+
+HOLDS = 'holds'
+IN_PART = 'holds in part'
+FAILS = 'does not hold'
+NOT_JUDGED = 'not judged'
+
+_TARGET = 0.85
+# The bits after which the paper compares the methods on set 1.
+_BUDGET = 2**6 * 10**8
+_SETS = ('FEMNIST set 1', 'FEMNIST set 2', 'FEMNIST set 3')
+_SHAKESPEARE = 'Shakespeare'
+_CIFAR100 = 'CIFAR100'
+
+
+class Tolerance(NamedTuple):
+  """The range that a number must be in; its ends belong to it."""
+
+  text: str
+  low: float = -math.inf
+  high: float = math.inf
+
+
+_SAME_POWER = Tolerance('5.7 to 11.3 (2^2.5 to 2^3.5)', 2**2.5, 2**3.5)
+_SAME_POWER_OR_MORE = Tolerance('at least 5.7 (2^2.5)', 2**2.5)
+_SAME_FINAL = Tolerance(
+  'within ±0.5 points', -measures.SAME_ACCURACY, measures.SAME_ACCURACY
+)
+_SAME_CURVE = Tolerance('within ±1 point', -0.01, 0.01)
+_ABOVE_0 = Tolerance('above 0', math.nextafter(0, 1))
+_ABOVE_1 = Tolerance('above 1', math.nextafter(1, 2))
+
+
+class Check(NamedTuple):
+  """A number of a claim.
+
+  Attributes:
+    data: The data that the runs were trained on.
+    quantity: What is measured.
+    unit: 'ratio', '%' or 'points'; accuracies are fractions all the same.
+    paper: The paper's number.
+    tolerance: The range that the number must be in.
+    estimate: The number; `None` if it cannot be measured.
+    why: Why the number is not judged; empty if it is.
+    is_exact: Whether it is judged without an interval.
+    by_first_hit: The number if an accuracy counts as reached once one
+      evaluation is there, which is not judged; NaN for other quantities.
+  """
+
+  data: str
+  quantity: str
+  unit: str
+  paper: str
+  tolerance: Tolerance
+  estimate: Optional[measures.Estimate] = None
+  why: str = ''
+  is_exact: bool = False
+  by_first_hit: float = math.nan
+
+  @property
+  def verdict(self) -> str:
+    """The verdict.
+
+    A check holds if the whole interval is within the tolerance, does not hold
+    if all of it is outside, and holds in part if it reaches over an end. One
+    seed has no interval, so that its number is shown but not judged.
+    """
+    if self.why or self.estimate is None:
+      return NOT_JUDGED
+    value, low, high, _ = self.estimate
+    if self.is_exact:
+      low = high = value
+    least, most = self.tolerance.low, self.tolerance.high
+    if least <= low and high <= most:
+      return HOLDS
+    if high < least or most < low:
+      return FAILS
+    return IN_PART
+
+
+class Judged(NamedTuple):
+  """A claim with its checks.
+
+  Attributes:
+    number: The number of the claim.
+    statement: The claim, in a sentence.
+    source: The part of the paper that makes it.
+    checks: The checks.
+  """
+
+  number: int
+  statement: str
+  source: str
+  checks: list[Check]
+
+  @property
+  def verdict(self) -> str:
+    """The verdict: that of all checks that are judged, if they agree.
+
+    It is 'holds in part' if they do not, and if a check is not judged while
+    the others hold.
+    """
+    verdicts = {check.verdict for check in self.checks}
+    if verdicts in ({FAILS, NOT_JUDGED}, {FAILS}):
+      return FAILS
+    return verdicts.pop() if len(verdicts) == 1 else IN_PART
+
+
+class Evidence:
+  """The runs and the tables of step sizes that claims are judged by."""
+
+  def __init__(
+    self,
+    groups: Iterable[runs.Group],
+    tuned: Mapping[pathlib.Path, pd.DataFrame],
+  ):
+    """Keeps what can bear on a claim.
+
+    Args:
+      groups: The groups of runs. Those with compression and those that are
+        validated on training clients are left aside.
+      tuned: The tables tuning.csv of `experiments.tune`, by their paths.
+    """
+    self.groups = [
+      group
+      for group in groups
+      if group.method.compression is None
+      and group.settings.get('holdout_fraction') is None
+    ]
+    self.tuned = tuned
+
+  def title(self, name: str, n: int) -> str:
+    """The name of an experiment's data; the paper's if there are no runs."""
+    titles = {
+      group.experiment.title
+      for group in self.groups
+      if group.experiment[:2] == (name, n)
+    }
+    return (
+      ', '.join([*sorted(titles), f'n={n}']) if titles else f'{name}, n={n}'
+    )
+
+  def find(self, name: str, n: int, *methods: tuple) -> list[runs.Group]:
+    """The groups of several methods in one experiment.
+
+    Args:
+      name: The name of the experiment.
+      n: The size of the cohort.
+      *methods: The sampling, m, and, if the method is there with several, the
+        step size of each method.
+
+    Returns:
+      The groups, in the order of `methods`.
+
+    Raises:
+      RunsError: If a method has no runs or several kinds of runs, or if the
+        groups cannot be compared.
+    """
+    found = []
+    for sampling, m, *step_size in methods:
+      method = runs.Method(sampling, m)
+      candidates = [
+        group
+        for group in self.groups
+        if group.experiment[:2] == (name, n)
+        and group.method[:3] == method[:3]
+        and step_size in ([], [group.settings.get('client_learning_rate')])
+      ]
+      if not candidates:
+        of = ''
+        if step_size:
+          is_known = not math.isnan(step_size[0])
+          size = f'{step_size[0]:g}' if is_known else 'of its own'
+          of = f' with step size {size}'
+        raise runs.RunsError(f'no runs of {method.label}{of}')
+      if len({group.experiment for group in candidates}) > 1:
+        raise runs.RunsError('runs on several kinds of data; choose by --data')
+      if len(candidates) > 1:
+        names = runs.differing(candidates[0].settings, candidates[1].settings)
+        raise runs.RunsError(
+          f'runs of {method.label} that differ in {", ".join(names)}'
+        )
+      found += candidates
+    reference = found[0]
+    for group in found[1:]:
+      names = runs.differing(
+        runs.common_settings(reference), runs.common_settings(group)
+      )
+      if names or group.experiment != reference.experiment:
+        raise runs.RunsError(
+          f'{reference.method.label} and {group.method.label} differ in'
+          f' {", ".join(names) or "the data"}'
+        )
+    return found
+
+
+# Some of the attributes of a check, by name; among them the estimate.
+_Measured = dict[str, Any]
+
+
+def _measure(check: Check, measure: Callable[[], _Measured]) -> Check:
+  """The check with its number, or with the reason why it is not judged."""
+  try:
+    check = check._replace(**measure())
+  except runs.RunsError as error:
+    return check._replace(why=str(error))
+  if math.isnan(check.estimate.value):
+    return check._replace(estimate=None, why='no run gets that far')
+  if check.estimate.seeds == 1:
+    reasons = ['1 seed, no interval', check.why]
+    return check._replace(why='; '.join(filter(None, reasons)))
+  return check
+
+
+def _difference(evidence, name, n, one, other, difference):
+  """A paired difference of two methods."""
+
+  def measure():
+    pairs = measures.pair(*evidence.find(name, n, one, other))
+    differences = [difference(*of_seed) for of_seed in pairs]
+    return {'estimate': measures.estimate_mean(differences)}
+
+  return measure
+
+
+def _final(one, other):
+  return measures.final_accuracy(one) - measures.final_accuracy(other)
+
+
+def _ratio_of_bits(evidence, name, n, one, other):
+  """The bits of one method to a lasting 85 %, divided by those of another."""
+
+  def measure():
+    pairs = measures.pair(*evidence.find(name, n, one, other))
+
+    def estimate(round_of):
+      bits = [
+        [measures.bits_of_round(run, round_of(run, _TARGET)) for run in of_seed]
+        for of_seed in pairs
+      ]
+      return measures.estimate_ratio(*np.transpose(bits))
+
+    return {
+      'estimate': estimate(measures.lasting_round),
+      'by_first_hit': estimate(runs.round_of_accuracy).value,
+      'why': _coarseness(pairs),
+    }
+
+  return measure
+
+
+def _coarseness(pairs) -> str:
+  """Why the round of a threshold is not known; empty if it is."""
+  for run in (run for of_seed in pairs for run in of_seed):
+    rounds, _ = run.evaluated('validation_accuracy')
+    if len(rounds) < len(run.metrics):
+      return (
+        f'validated after {len(rounds)} of {len(run.metrics)} rounds; needs'
+        ' --rounds_per_eval=1'
+      )
+  return ''
+
+
+def _bits(evidence: Evidence) -> list[Check]:
+  name, n = _SETS[0], 32
+  full, uniform, aocs = ('full', None), ('uniform', 3), ('aocs', 3)
+  data = evidence.title(name, n)
+
+  def within(method):
+    def measure():
+      pairs = measures.pair(*evidence.find(name, n, method))
+      accuracies = [measures.accuracy_within(run, _BUDGET) for (run,) in pairs]
+      return {
+        'estimate': measures.estimate_mean(accuracies),
+        'why': _coarseness(pairs),
+      }
+
+    return measure
+
+  def accuracy_of(label, paper, tolerance):
+    quantity = f'accuracy at 2^6 × 10^8 bits, {label}'
+    return Check(data, quantity, '%', paper, tolerance)
+
+  to_target = f'bits to a lasting {_TARGET:.0%}'
+  below_40 = Tolerance('at most 40 %', high=0.4)
+  about_85 = Tolerance('at least 80 %', 0.8)
+  return [
+    _measure(
+      Check(data, f'{to_target}, full / AOCS, m=3', 'ratio', '8', _SAME_POWER),
+      _ratio_of_bits(evidence, name, n, full, aocs),
+    ),
+    _measure(
+      Check(
+        data,
+        f'{to_target}, uniform / AOCS, m=3',
+        'ratio',
+        'about 8 or more',
+        _SAME_POWER_OR_MORE,
+      ),
+      _ratio_of_bits(evidence, name, n, uniform, aocs),
+    ),
+    _measure(accuracy_of('AOCS, m=3', 'about 85', about_85), within(aocs)),
+    _measure(
+      accuracy_of('full participation', 'below 40', below_40), within(full)
+    ),
+    _measure(
+      accuracy_of('uniform, m=3', 'below 40', below_40), within(uniform)
+    ),
+  ]
+
+
+def _same(evidence, name, n, one, other, labels) -> list[Check]:
+  """Two methods should have the same accuracy, at the end and on average."""
+  data = evidence.title(name, n)
+  return [
+    _measure(
+      Check(data, f'final accuracy, {labels}', 'points', '0', _SAME_FINAL),
+      _difference(evidence, name, n, one, other, _final),
+    ),
+    _measure(
+      Check(
+        data, f'mean gap of the curves, {labels}', 'points', '0', _SAME_CURVE
+      ),
+      _difference(evidence, name, n, one, other, measures.gap),
+    ),
+  ]
+
+
+def _enough(evidence: Evidence) -> list[Check]:
+  return [
+    check
+    for name, n, m in (
+      *((name, 32, 6) for name in _SETS),
+      (_SHAKESPEARE, 32, 6),
+      (_SHAKESPEARE, 128, 12),
+    )
+    for check in _same(
+      evidence, name, n, ('aocs', m), ('full', None), f'AOCS, m={m} − full'
+    )
+  ]
+
+
+def _uniform_is_worse(evidence: Evidence) -> list[Check]:
+  checks = [
+    _measure(
+      Check(
+        evidence.title(name, n),
+        f'mean gap of the curves, AOCS − uniform, m={m}',
+        'points',
+        'much above 0',
+        _ABOVE_0,
+      ),
+      _difference(evidence, name, n, ('aocs', m), ('uniform', m), measures.gap),
+    )
+    for name, n, m in (
+      *((name, 32, 3) for name in _SETS),
+      (_SHAKESPEARE, 32, 2),
+      (_SHAKESPEARE, 128, 4),
+    )
+  ]
+  for more, less in zip(_SETS, _SETS[1:]):
+    quantity = (
+      f'that gap on set {more[-1]} − that on set {less[-1]}, AOCS − uniform,'
+      ' m=3'
+    )
+    checks.append(
+      _measure(
+        Check(
+          evidence.title(more, 32), quantity, 'points', 'above 0', _ABOVE_0
+        ),
+        lambda more=more, less=less: _difference_of_gaps(evidence, more, less),
+      )
+    )
+  return checks
+
+
+def _difference_of_gaps(evidence, more, less):
+  gaps = []
+  for name in (more, less):
+    groups = evidence.find(name, 32, ('aocs', 3), ('uniform', 3))
+    gaps.append(
+      {
+        pair[0].settings.seed: measures.gap(*pair)
+        for pair in measures.pair(*groups)
+      }
+    )
+  seeds = sorted(set(gaps[0]) & set(gaps[1]))
+  if not seeds:
+    raise runs.RunsError('no seed is there for both sets')
+  differences = [gaps[0][seed] - gaps[1][seed] for seed in seeds]
+  return {'estimate': measures.estimate_mean(differences)}
+
+
+def _ocs_and_aocs(evidence: Evidence) -> list[Check]:
+  return [
+    check
+    for name in _SETS
+    for check in _same(
+      evidence, name, 32, ('ocs', 3), ('aocs', 3), 'OCS − AOCS, m=3'
+    )
+  ]
+
+
+def _step_sizes(evidence: Evidence) -> list[Check]:
+  """Compares the chosen step sizes of methods with the same m."""
+  checks = []
+  for name, n in ((_SETS[0], 32), (_SHAKESPEARE, 32)):
+    paper = '4' if name == _SETS[0] else '2'
+    of_name = [
+      table
+      for table in evidence.tuned.values()
+      if set(table['experiment']) == {name}
+      and set(table['clients_per_round']) == {n}
+    ]
+    check = Check(
+      f'{name}, n={n}',
+      'best client step size, AOCS / uniform',
+      'ratio',
+      paper,
+      _ABOVE_1,
+      is_exact=True,
+    )
+    if len(of_name) != 1:
+      found = 'several tables' if of_name else 'no table'
+      checks.append(check._replace(why=f'{found} of experiments.tune'))
+      continue
+    (table,) = of_name
+    best = table[table['best']].set_index(['sampling', 'expected_clients'])
+    data = f'{table["title"].iloc[0]}, n={n}'
+    shared = [
+      m for s, m in best.index if s == 'aocs' and ('uniform', m) in best.index
+    ]
+    if not shared:
+      why = 'no m was tuned for both methods'
+      checks.append(check._replace(data=data, why=why))
+    for m in shared:
+      aocs, uniform = best.loc[('aocs', m)], best.loc[('uniform', m)]
+      sizes = [
+        units.format_step_size(row['step_size']) for row in (aocs, uniform)
+      ]
+      quantity = f'{check.quantity}, m={m:g} ({sizes[0]} and {sizes[1]})'
+      checks.append(
+        check._replace(
+          data=data,
+          quantity=quantity,
+          estimate=measures.Estimate(
+            aocs['step_size'] / uniform['step_size'],
+            math.nan,
+            math.nan,
+            int(min(aocs['seeds'], uniform['seeds'])),
+          ),
+        )
+      )
+  return checks
+
+
+def _balanced(evidence: Evidence) -> list[Check]:
+  name, n, m = _CIFAR100, 32, 3
+  data = evidence.title(name, n)
+  own, same = _uniform_step_sizes(evidence, name, n, m)
+  aocs = 'aocs', m
+  checks = []
+  for uniform, label, paper in (
+    (own, 'uniform with its own step size', 'above 0'),
+    (same, "uniform with AOCS' step size", '–'),
+  ):
+    for quantity, difference in (
+      ('final accuracy', _final),
+      ('mean gap of the curves', measures.gap),
+    ):
+      checks.append(
+        _measure(
+          Check(
+            data,
+            f'{quantity}, AOCS − {label}, m={m}',
+            'points',
+            paper,
+            _ABOVE_0,
+          ),
+          _difference(evidence, name, n, aocs, uniform, difference),
+        )
+      )
+  return checks
+
+
+def _uniform_step_sizes(evidence, name, n, m):
+  """Uniform sampling with a step size of its own, and with that of AOCS."""
+
+  def step_sizes_of(sampling):
+    return {
+      group.settings.get('client_learning_rate')
+      for group in evidence.groups
+      if group.experiment[:2] == (name, n) and group.method[:2] == (sampling, m)
+    }
+
+  of_aocs = step_sizes_of('aocs')
+  own = sorted(step_sizes_of('uniform') - of_aocs)
+  # Where there is none, NaN is that of no run.
+  return tuple(
+    ('uniform', m, *(step_sizes or [math.nan])[:1])
+    for step_sizes in (own, sorted(of_aocs))
+  )
+
+
+def _one_round_trip(evidence: Evidence) -> list[Check]:
+  at_most = Tolerance('at most 1.15', high=1.15)
+  return [
+    _measure(
+      Check(
+        evidence.title(name, 32),
+        f'bits to a lasting {_TARGET:.0%}, one round trip / AOCS, m={m}',
+        'ratio',
+        '–',
+        at_most,
+      ),
+      _ratio_of_bits(evidence, name, 32, ('threshold', m), ('aocs', m)),
+    )
+    for name in _SETS
+    for m in (3, 6)
+  ]
+
+
+class Claim(NamedTuple):
+  """A claim of the paper, or our own.
+
+  Attributes:
+    number: Its number.
+    statement: What it says, in a sentence.
+    source: The part of the paper that makes it.
+    measure: From the evidence to the checks.
+  """
+
+  number: int
+  statement: str
+  source: str
+  measure: Callable[[Evidence], list[Check]]
+
+
+CLAIMS = (
+  Claim(
+    1,
+    'On FEMNIST set 1, OCS with m = 3 reaches about 85 % with 2^6 × 10^8 bits.'
+    ' Full participation and uniform sampling are below 40 % then, and need 8'
+    ' times as many bits or more.',
+    'Section 5.4',
+    _bits,
+  ),
+  Claim(
+    2,
+    'OCS with m = 6 of 32 and with m = 12 of 128 matches full participation'
+    ' round by round.',
+    'Section 5.4',
+    _enough,
+  ),
+  Claim(
+    3,
+    'Uniform sampling is worse round by round, the more so the more unbalanced'
+    ' the data is.',
+    'Section 5.4 and a footnote to 5.2',
+    _uniform_is_worse,
+  ),
+  Claim(4, 'OCS and AOCS give the same results.', 'Section 5.1', _ocs_and_aocs),
+  Claim(
+    5,
+    'The search for step sizes returns larger ones for OCS than for uniform'
+    ' sampling.',
+    'Section 5.4',
+    _step_sizes,
+  ),
+  Claim(
+    6,
+    'OCS is better than uniform sampling on the balanced CIFAR100, too: by'
+    ' sampling, not only by the larger step size.',
+    'Appendix',
+    _balanced,
+  ),
+  Claim(
+    7,
+    'Sampling in one round trip needs at most 1.15 times the bits of AOCS.',
+    'ours',
+    _one_round_trip,
+  ),
+)
+
+
+def judge(evidence: Evidence) -> list[Judged]:
+  """Judges all claims."""
+  return [
+    Judged(claim.number, claim.statement, claim.source, claim.measure(evidence))
+    for claim in CLAIMS
+  ]
+
+
+def tabulate(judged: Sequence[Judged]) -> pd.DataFrame:
+  """The table claims.csv, with a row for each check."""
+  return pd.DataFrame(
+    {
+      'claim': claim.number,
+      'statement': claim.statement,
+      'claim_verdict': claim.verdict,
+      'data': check.data,
+      'quantity': check.quantity,
+      'unit': 'fraction' if check.unit != 'ratio' else 'ratio',
+      'paper': check.paper,
+      **(check.estimate or measures.Estimate(*[math.nan] * 3, 0))._asdict(),
+      'tolerance': check.tolerance.text,
+      'by_first_hit': check.by_first_hit,
+      'verdict': check.verdict,
+      'why_not_judged': check.why,
+    }
+    for claim in judged
+    for check in claim.checks
+  )

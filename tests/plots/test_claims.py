@@ -1,0 +1,436 @@
+"""Tests of the claims, on made-up runs in which each verdict occurs."""
+
+import csv
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from plots import claims
+from plots import measures
+from plots import paper_claims
+from tests.plots import made_up
+from tff_ocs.records import runs
+
+HOLDS = paper_claims.HOLDS
+IN_PART = paper_claims.IN_PART
+FAILS = paper_claims.FAILS
+NOT_JUDGED = paper_claims.NOT_JUDGED
+SEEDS = (0, 1, 2)
+# Curves of ten rounds. GOOD reaches 85 % in round 4.
+GOOD = np.array([0.5, 0.6, 0.7, 0.8, 0.86, 0.87, 0.88, 0.89, 0.9, 0.9])
+BAD = GOOD - 0.1
+
+
+def of_set(number):
+  return {**made_up.FEMNIST, 'unbalanced_set': str(number)}
+
+
+@pytest.fixture
+def write(tmp_path):
+  """A function that writes the runs of a method, and returns the folder."""
+
+  def write_runs(
+    sampling, m, curves, *, of=made_up.FEMNIST, bits=None, seeds=SEEDS, **more
+  ):
+    """Writes a run for each seed; `curves` is one for all, or one a seed."""
+    curves = np.broadcast_to(curves, (len(seeds), np.shape(curves)[-1]))
+    bits = np.arange(1, 11) * 10**8 if bits is None else bits
+    all_bits = np.broadcast_to(bits, curves.shape)
+    for seed, curve, of_seed in zip(seeds, curves, all_bits):
+      folder = tmp_path / str(len(list(tmp_path.iterdir())))
+      made_up.write_run(
+        folder, sampling, m, seed, of=of, accuracy=curve, bits=of_seed, **more
+      )
+    return tmp_path
+
+  return write_runs
+
+
+def judge(folder):
+  groups, _ = runs.find_groups(folder)
+  tuned = claims.read_tuning(folder, None)
+  judged = paper_claims.judge(paper_claims.Evidence(groups, tuned))
+  return {claim.number: claim for claim in judged}
+
+
+def checks_of(folder, number, part):
+  """The checks of a claim whose quantity has a word in it."""
+  return [c for c in judge(folder)[number].checks if part in c.quantity]
+
+
+# Claim 1: bits to 85 %.
+
+# By round; 85 % is reached after 16 * 5 = 80, or 2^6.3, times 10^8 bits.
+FEW = np.arange(1, 11) * 16 * 10**8
+EIGHT_TIMES = np.array([63, 126, 252, 500, 640, 800, 900, 1000, 1100, 1200])
+EIGHT_TIMES = EIGHT_TIMES * 10**8
+# 80 to 90 % within 64 * 10^8 bits, which is round 3.
+EARLY = np.array([0.1, 0.4, 0.7, 0.84, *GOOD[4:]])
+LATE = np.array([0.1, 0.3, 0.5, 0.7, *GOOD[4:]])
+
+
+def write_claim_1(write, *, bits_of_full=EIGHT_TIMES, uniform=LATE, **more):
+  write('aocs', 3, EARLY, bits=FEW, **more)
+  write('full', 32, LATE, bits=bits_of_full, **more)
+  return write('uniform', 3, uniform, bits=EIGHT_TIMES, **more)
+
+
+def test_eight_times_the_bits_hold(write):
+  claim = judge(write_claim_1(write))[1]
+  assert claim.verdict == HOLDS
+  full, uniform, *accuracies = claim.checks
+  assert full.estimate == (8, 8, 8, 3) and uniform.estimate == full.estimate
+  values = [check.estimate.value for check in accuracies]
+  assert values == pytest.approx([0.84, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+  'factor, verdict', [(0.5, FAILS), ([0.5, 1, 1], IN_PART), (2, FAILS)]
+)
+def test_other_ratios_are_judged_by_their_interval(write, factor, verdict):
+  bits = np.outer(np.broadcast_to(factor, 3), EIGHT_TIMES)
+  folder = write_claim_1(write, bits_of_full=bits)
+  assert checks_of(folder, 1, 'full / AOCS')[0].verdict == verdict
+  assert judge(folder)[1].verdict == IN_PART
+
+
+def test_uniform_that_never_stays_needs_more(write):
+  down = [*LATE[:-1], 0.84]
+  folder = write_claim_1(write, uniform=[LATE, LATE, down])
+  (check,) = checks_of(folder, 1, 'uniform / AOCS')
+  assert check.estimate == (math.inf, 8, math.inf, 3)
+  assert check.verdict == HOLDS
+  # It hits 85 % as soon as the others.
+  assert check.by_first_hit == 8
+  text = claims.format_markdown([*judge(folder).values()])
+  assert '| ∞ [8, ∞], first hit 8 | 3 |' in text
+
+
+def test_nobody_who_gets_there_is_not_judged(write):
+  folder = write_claim_1(write, uniform=BAD)
+  write('aocs', 3, BAD, bits=FEW, of=of_set(2))
+  write('threshold', 3, BAD, bits=FEW, of=of_set(2))
+  check = checks_of(folder, 7, 'm=3')[1]
+  assert check.verdict == NOT_JUDGED and check.why == 'no run gets that far'
+
+
+def test_rounds_that_are_not_validated_are_not_judged(write):
+  sparse = np.where(np.arange(10) % 2, np.nan, LATE)
+  folder = write_claim_1(write, uniform=sparse)
+  (check,) = checks_of(folder, 1, 'uniform / AOCS')
+  assert check.verdict == NOT_JUDGED
+  assert check.why == (
+    'validated after 5 of 10 rounds; needs --rounds_per_eval=1'
+  )
+  # The number is there all the same.
+  assert check.estimate.value == 8
+  assert judge(folder)[1].verdict == IN_PART
+
+
+def test_one_seed_is_shown_but_not_judged(write):
+  folder = write_claim_1(write, seeds=[0])
+  claim = judge(folder)[1]
+  assert claim.verdict == NOT_JUDGED
+  assert {check.why for check in claim.checks} == {'1 seed, no interval'}
+  assert claim.checks[0].estimate.value == 8
+  text = claims.format_markdown([claim])
+  assert '| 8, first hit 8 | 1 |' in text
+  assert '| not judged (1 seed, no interval) |' in text
+
+
+# Claims 2 and 4: the same results.
+
+SAME = {2: (('aocs', 6), ('full', 32)), 4: (('ocs', 3), ('aocs', 3))}
+
+
+@pytest.mark.parametrize('number', SAME)
+@pytest.mark.parametrize(
+  'shifts, verdict',
+  [
+    ((0.0, 0.001, -0.001), HOLDS),
+    ((-0.1, -0.1, -0.11), FAILS),
+    ((0.0, 0.0, 0.05), IN_PART),
+  ],
+)
+def test_same_results_are_those_within_the_tolerance(
+  write, number, shifts, verdict
+):
+  one, other = SAME[number]
+  # The seeds differ more than the methods do.
+  others = GOOD + np.array([[0.0], [-0.05], [0.05]])
+  write(*other, others)
+  folder = write(*one, others + np.array(shifts)[:, np.newaxis])
+  claim = judge(folder)[number]
+  final, gap = claim.checks[:2]
+  for check in (final, gap):
+    assert check.verdict == verdict
+    assert check.estimate.value == pytest.approx(np.mean(shifts))
+    assert check.estimate.low == pytest.approx(min(shifts))
+  # The other sets and tasks have no runs.
+  assert {check.verdict for check in claim.checks[2:]} == {NOT_JUDGED}
+  assert claim.verdict == (FAILS if verdict == FAILS else IN_PART)
+
+
+def test_a_lag_is_seen_in_the_gap_alone(write):
+  write('full', 32, GOOD)
+  folder = write('aocs', 6, np.array([0.1, *GOOD[:-1]]))
+  final, gap = judge(folder)[2].checks[:2]
+  assert final.verdict == HOLDS and gap.verdict == FAILS
+
+
+def test_all_experiments_make_a_claim_hold(write):
+  for of in map(of_set, (1, 2, 3)):
+    write('full', 32, GOOD, of=of)
+    write('aocs', 6, GOOD, of=of)
+  write('full', 32, GOOD, of=made_up.SHAKESPEARE)
+  folder = write('aocs', 6, GOOD, of=made_up.SHAKESPEARE)
+  assert judge(folder)[2].verdict == IN_PART
+  of_128 = {'of': made_up.SHAKESPEARE, 'clients_per_round': 128}
+  write('full', 128, GOOD, **of_128)
+  write('aocs', 12, GOOD, **of_128)
+  claim = judge(folder)[2]
+  assert claim.verdict == HOLDS
+  assert [check.data for check in claim.checks[-2:]] == [
+    'made-up numbers, n=128'
+  ] * 2
+
+
+# Claim 3: uniform sampling is worse.
+
+
+def write_gaps(write, gaps):
+  """AOCS and uniform sampling on sets 1, 2 and 3, with a gap a seed."""
+  for number, of_set_gaps in enumerate(gaps, start=1):
+    write('aocs', 3, GOOD, of=of_set(number))
+    curves = GOOD - np.reshape(of_set_gaps, (-1, 1))
+    folder = write('uniform', 3, curves, of=of_set(number))
+  return folder
+
+
+@pytest.mark.parametrize(
+  'gaps, verdicts',
+  [
+    ([[0.3] * 3, [0.2] * 3, [0.1] * 3], [HOLDS] * 5),
+    ([[-0.1] * 3, [0.2] * 3, [0.1] * 3], [FAILS, HOLDS, HOLDS, FAILS, HOLDS]),
+    # Paired by seed, set 2 is between the others though the seeds differ.
+    ([[0.2, 0.3, 0.4], [0.1, 0.2, 0.3], [0.05, 0.1, 0.2]], [HOLDS] * 5),
+    (
+      [[0.2] * 3, [0.1, 0.2, 0.3], [-0.1, 0.1, 0.1]],
+      [HOLDS, HOLDS, IN_PART, IN_PART, HOLDS],
+    ),
+    # A tie is not above 0.
+    ([[0.2] * 3, [0.2] * 3, [0] * 3], [HOLDS, HOLDS, FAILS, FAILS, HOLDS]),
+  ],
+)
+def test_gaps_are_ordered_by_imbalance(write, gaps, verdicts):
+  checks = judge(write_gaps(write, gaps))[3].checks
+  # Between them is Shakespeare, which has no runs.
+  assert [checks[i].verdict for i in (0, 1, 2, 5, 6)] == verdicts
+  assert checks[3].verdict == checks[4].verdict == NOT_JUDGED
+
+
+# Claim 5: step sizes.
+
+
+def write_tuning(folder, aocs, uniform, *, seeds=1, **columns):
+  """Writes the table of a search, whose best step sizes are given."""
+  rows = [
+    {
+      'experiment': 'FEMNIST set 1',
+      'clients_per_round': 32,
+      'data': 'made-up numbers',
+      'data_source': 'synthetic',
+      'title': 'made-up numbers, set 1',
+      'sampling': sampling,
+      'expected_clients': m,
+      'step_size': step_size,
+      'seeds': seeds,
+      'best': step_size == best,
+      **columns,
+    }
+    for sampling, m, best in (('aocs', 3, aocs), ('uniform', 3, uniform))
+    for step_size in (0.03125, 0.125, 0.5)
+  ]
+  folder.mkdir(parents=True)
+  pd.DataFrame(rows).to_csv(folder / 'tuning.csv', index=False)
+
+
+@pytest.mark.parametrize(
+  'aocs, uniform, verdict',
+  [(0.125, 0.03125, HOLDS), (0.125, 0.125, FAILS), (0.125, 0.5, FAILS)],
+)
+def test_step_sizes_are_those_of_the_searches(tmp_path, aocs, uniform, verdict):
+  write_tuning(tmp_path / 'a', aocs, uniform)
+  set_1, shakespeare = judge(tmp_path)[5].checks
+  assert set_1.verdict == verdict
+  assert set_1.estimate.value == aocs / uniform
+  assert set_1.data == 'made-up numbers, set 1, n=32'
+  assert shakespeare.why == 'no table of experiments.tune'
+  assert judge(tmp_path)[5].verdict == (IN_PART if verdict == HOLDS else FAILS)
+
+
+def test_searches_that_do_not_say_what_they_are_of_are_named(tmp_path, capsys):
+  write_tuning(tmp_path / 'a', 0.125, 0.03125)
+  write_tuning(tmp_path / 'b', 0.125, 0.03125)
+  assert (
+    judge(tmp_path)[5].checks[0].why == 'several tables of experiments.tune'
+  )
+  former = pd.read_csv(tmp_path / 'b' / 'tuning.csv').drop(columns='experiment')
+  former.to_csv(tmp_path / 'b' / 'tuning.csv', index=False)
+  assert judge(tmp_path)[5].checks[0].verdict == HOLDS
+  assert 'no column experiment' in capsys.readouterr().err
+  assert claims.read_tuning(tmp_path, 'other data') == {}
+  assert len(claims.read_tuning(tmp_path, 'synthetic')) == 1
+
+
+# Claim 6: balanced data.
+
+
+@pytest.mark.parametrize(
+  'own, same, verdict',
+  [
+    (BAD, BAD, HOLDS),
+    # By the step size alone.
+    (BAD, GOOD, IN_PART),
+    (GOOD, GOOD, FAILS),
+    (None, BAD, IN_PART),
+    (BAD, None, IN_PART),
+    (None, None, NOT_JUDGED),
+  ],
+)
+def test_gain_on_balanced_data_is_by_sampling_or_by_step_size(
+  write, own, same, verdict
+):
+  of = {'of': made_up.CIFAR100}
+  folder = write('aocs', 3, GOOD, client_learning_rate=1e-3, **of)
+  for curve, step_size in ((own, 3e-4), (same, 1e-3)):
+    if curve is not None:
+      write('uniform', 3, curve, client_learning_rate=step_size, **of)
+  claim = judge(folder)[6]
+  assert claim.verdict == verdict
+  if own is None:
+    assert claim.checks[0].why == (
+      'no runs of uniform, m=3 with step size of its own'
+    )
+  if same is None:
+    assert claim.checks[2].why == (
+      'no runs of uniform, m=3 with step size 0.001'
+    )
+
+
+# Claim 7: one round trip.
+
+
+@pytest.mark.parametrize(
+  'factors, verdict',
+  [
+    ((1.1, 1.0, 1.14), HOLDS),
+    ((1.2, 1.2, 1.3), FAILS),
+    ((1.0, 1.1, 1.3), IN_PART),
+  ],
+)
+def test_one_round_trip_may_cost_a_little(write, factors, verdict):
+  write('aocs', 3, GOOD, bits=FEW)
+  folder = write('threshold', 3, GOOD, bits=np.outer(factors, FEW))
+  check = judge(folder)[7].checks[0]
+  assert check.verdict == verdict
+  assert check.estimate.value == pytest.approx(np.mean(factors))
+
+
+# All claims.
+
+
+def test_runs_that_cannot_be_compared_are_not_judged(write):
+  write('full', 32, GOOD)
+  folder = write('aocs', 6, GOOD, batch_size=10)
+  check = judge(folder)[2].checks[0]
+  assert check.why == 'AOCS, m=6 and full participation differ in batch_size'
+  write('aocs', 6, GOOD, batch_size=20)
+  check = judge(folder)[2].checks[0]
+  assert check.why == 'runs of AOCS, m=6 that differ in batch_size'
+  write('aocs', 6, GOOD, data='other numbers')
+  check = judge(folder)[2].checks[0]
+  assert check.why == 'runs on several kinds of data; choose by --data'
+
+
+def test_compressed_and_tuning_runs_are_left_aside(write):
+  write('full', 32, GOOD)
+  write('aocs', 6, GOOD, compression='natural')
+  folder = write('aocs', 6, GOOD, holdout_fraction=0.1)
+  assert judge(folder)[2].checks[0].why == 'no runs of AOCS, m=6'
+
+
+def test_verdict_of_a_claim_is_that_of_its_checks():
+  def claim(*verdicts):
+    tolerance = paper_claims.Tolerance('1 to 3', 1, 3)
+    ends = {HOLDS: (1, 3), IN_PART: (2, 4), FAILS: (4, 5)}
+    checks = [
+      paper_claims.Check('', '', 'ratio', '', tolerance)
+      if verdict == NOT_JUDGED
+      else paper_claims.Check(
+        '',
+        '',
+        'ratio',
+        '',
+        tolerance,
+        measures.Estimate(2, *ends[verdict], 5),
+      )
+      for verdict in verdicts
+    ]
+    assert [check.verdict for check in checks] == [*verdicts]
+    return paper_claims.Judged(1, '', '', checks).verdict
+
+  for verdict in (HOLDS, IN_PART, FAILS, NOT_JUDGED):
+    assert claim(verdict) == claim(verdict, verdict) == verdict
+  assert claim(FAILS, NOT_JUDGED) == FAILS
+  for verdicts in (
+    (HOLDS, NOT_JUDGED),
+    (HOLDS, FAILS),
+    (HOLDS, IN_PART),
+    (IN_PART, FAILS),
+    (IN_PART, NOT_JUDGED),
+    (HOLDS, FAILS, NOT_JUDGED),
+  ):
+    assert claim(*verdicts) == IN_PART
+
+
+def test_command_prints_and_writes_the_table(write, tmp_path, capsys):
+  folder = write_gaps(write, [[0.3] * 3, [0.2] * 3, [0.1] * 3])
+  judged = claims.write_claims(results_dir=str(folder))
+  printed = capsys.readouterr().out
+  assert printed.count('\n| ') > 30
+  assert (
+    '| 3. Uniform sampling is worse round by round, the more so the more'
+    ' unbalanced the data is. (Section 5.4 and a footnote to 5.2) |'
+    ' holds in part |'
+  ) in printed.splitlines()
+  assert (
+    '| made-up numbers, set 1, n=32 | mean gap of the curves, AOCS − uniform,'
+    ' m=3 | much above 0 | +30.00 [+30.00, +30.00] | 3 | above 0 | holds |'
+  ) in printed.splitlines()
+  output_dir = tmp_path / 'new' / 'folder'
+  again = claims.write_claims(
+    results_dir=str(folder), output_dir=str(output_dir)
+  )
+  assert [claim.verdict for claim in again] == [c.verdict for c in judged]
+  assert (output_dir / 'claims.md').read_text() == printed
+  with (output_dir / 'claims.csv').open(newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == sum(len(claim.checks) for claim in judged)
+  (row,) = [
+    row
+    for row in rows
+    if row['claim'] == '3' and row['data'].startswith('made-up numbers, set 2,')
+    if row['quantity'].startswith('mean gap')
+  ]
+  assert float(row['value']) == pytest.approx(0.2)
+  assert (row['seeds'], row['verdict']) == ('3', HOLDS)
+
+
+def test_no_runs_are_an_error(tmp_path):
+  with pytest.raises(SystemExit, match='no finished run below --results_dir='):
+    claims.write_claims(results_dir=str(tmp_path))
+  with pytest.raises(SystemExit, match='is not a folder'):
+    claims.write_claims(results_dir=str(tmp_path / 'nowhere'))
