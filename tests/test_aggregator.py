@@ -15,11 +15,14 @@ from tff_ocs import execution
 from tff_ocs import probabilities
 from tff_ocs import schemes
 
+# The threshold of the first round; the others follow from it.
+THRESHOLD = 3.0
 SCHEMES = {
   'full': schemes.FullParticipation(),
   'uniform': schemes.UniformSampling(2),
   'ocs': schemes.OptimalSampling(2),
   'aocs': schemes.ApproximateOptimalSampling(2),
+  'threshold': schemes.ThresholdSampling(2, initial_threshold=THRESHOLD),
 }
 each_scheme = pytest.mark.parametrize('scheme', SCHEMES)
 
@@ -54,7 +57,7 @@ def _process(scheme, value_type=VALUE_TYPE, weight_type=WEIGHT_TYPE, seed=None):
   )
 
 
-def _expected_probabilities(scheme, norms, m=2):
+def _expected_probabilities(scheme, norms, m=2, threshold=THRESHOLD):
   norms = np.asarray(norms, np.float64)
   if scheme == 'full':
     return np.ones(norms.size), 0
@@ -62,10 +65,12 @@ def _expected_probabilities(scheme, norms, m=2):
     return probabilities.uniform_probabilities(norms.size, m), 0
   if scheme == 'ocs':
     return probabilities.optimal_probabilities(norms, m), 0
+  if scheme == 'threshold':
+    return probabilities.threshold_probabilities(norms, threshold), 0
   return probabilities.approximate_probabilities(norms, m)
 
 
-def _check_round(scheme, entries, weights, output):
+def _check_round(scheme, entries, weights, output, threshold=THRESHOLD):
   """Checks result and measurements of a round, whatever the coins were.
 
   Args:
@@ -73,6 +78,7 @@ def _check_round(scheme, entries, weights, output):
     entries: The clients' entries, see `_value`.
     weights: The clients' weights.
     output: What `next` returned.
+    threshold: That before the round, of threshold sampling.
 
   Returns:
     Which clients sent something that is not zero.
@@ -84,7 +90,9 @@ def _check_round(scheme, entries, weights, output):
     norms = weights * np.abs(entries) * 2  # Four entries: sqrt(4).
   finite = np.isfinite(norms)
   norms = np.where(finite, norms, 0)
-  p, num_iterations = _expected_probabilities(scheme, norms)
+  p, num_iterations = _expected_probabilities(
+    scheme, norms, threshold=threshold
+  )
   total = np.sum(weights[np.isfinite(weights)])
 
   result = output.result
@@ -114,7 +122,13 @@ def _check_round(scheme, entries, weights, output):
   # Where an update is all zero, sending it does not show.
   unseen = np.sum(finite & (norms == 0) & (p > 0))
   assert sent.sum() <= participants <= sent.sum() + unseen
-  scalars = {'full': 0, 'uniform': 0, 'ocs': 1, 'aocs': 1 + 2 * num_iterations}
+  scalars = {
+    'full': 0,
+    'uniform': 0,
+    'ocs': 1,
+    'aocs': 1 + 2 * num_iterations,
+    'threshold': 3,
+  }
   assert measured['uplink_bits'] == (
     participants * 32 * NUM_PARAMETERS + n * 32 * scalars[scheme]
   )
@@ -176,7 +190,7 @@ def test_round(scheme, cohort):
 @each_scheme
 def test_rounds_with_changing_cohort_size(scheme):
   process = _process(scheme)
-  state = process.initialize()
+  state, threshold = process.initialize(), THRESHOLD
   for n in (5, 8, 1, 2, 3):
     entries = [3.0, 1.0, 0.5, 2.0, 1.0, 7.0, 0.1, 0.2][:n]
     weights = np.arange(1, n + 1, dtype=np.float32)
@@ -184,7 +198,10 @@ def test_rounds_with_changing_cohort_size(scheme):
       state, [_value(i, x) for i, x in enumerate(entries)], list(weights)
     )
     state = output.state
-    _check_round(scheme, entries, weights, output)
+    _check_round(scheme, entries, weights, output, threshold)
+    if scheme == 'threshold':
+      assert state['scheme']['controller']['threshold'] != threshold
+      threshold = state['scheme']['controller']['threshold']
 
 
 @pytest.mark.parametrize('scheme', ['ocs', 'aocs'])
@@ -237,7 +254,9 @@ def test_finite_norms_with_squares_out_of_range(scheme, entry):
   entries = [entry, entry]
   output = _run(_process(scheme), entries, [1.0, 1.0])
   sent = _check_round(scheme, entries, [1, 1], output)
-  assert np.all(sent)
+  # All send with m = n, and those above the threshold.
+  if scheme != 'threshold' or entry > THRESHOLD:
+    assert np.all(sent)
 
 
 def test_full_participation_equals_mean_factory():
@@ -708,7 +727,7 @@ def _check_server_sees_sums_only(comp, update_type):
 
 
 each_private_scheme = pytest.mark.parametrize(
-  'scheme', ['full', 'uniform', 'aocs']
+  'scheme', ['full', 'uniform', 'aocs', 'threshold']
 )
 
 

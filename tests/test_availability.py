@@ -24,6 +24,7 @@ SCHEMES = {
   'uniform': schemes.UniformSampling(M),
   'ocs': schemes.OptimalSampling(M),
   'aocs': schemes.ApproximateOptimalSampling(M),
+  'threshold': schemes.ThresholdSampling(M, initial_threshold=4.0),
 }
 each_scheme = pytest.mark.parametrize('scheme', SCHEMES)
 
@@ -40,7 +41,7 @@ Q = np.array([0.25, 0.9, 1, 0.4])
 @functools.cache
 def factory(scheme):
   return tff_ocs.ClientSamplingFactory(
-    SCHEMES[scheme], improvement_expected_clients=M
+    SCHEMES[scheme], improvement_expected_clients=M, measure_norms=True
   )
 
 
@@ -95,6 +96,8 @@ def reference_probabilities(scheme, norms, available):
     p[available] = probabilities.uniform_probabilities(norms.size, M)
   elif scheme == 'ocs':
     p[available] = probabilities.optimal_probabilities(norms, M)
+  elif scheme == 'threshold':
+    p[available] = probabilities.threshold_probabilities(norms, 4.0)
   else:
     p[available], iterations = probabilities.approximate_probabilities(norms, M)
   return p, iterations
@@ -129,9 +132,14 @@ def test_aggregate_is_that_of_the_appendix_for_every_set_of_clients(scheme):
     assert measured['non_finite_clients'] == 0
     assert measured['num_iterations'] == iterations
     assert measured['expected_participants'] == pytest.approx(p.sum(), rel=1e-5)
-    scalars = {'ocs': 1, 'aocs': 1 + 2 * iterations}.get(scheme, 0)
+    scalars = {'ocs': 1, 'aocs': 1 + 2 * iterations, 'threshold': 3}
     assert measured['uplink_bits'] == 32 * (
-      DIM * sends.sum() + num_available * scalars
+      DIM * sends.sum() + num_available * scalars.get(scheme, 0)
+    )
+    np.testing.assert_allclose(
+      np.sort(measured['norms']),
+      np.sort(norms[np.array(available, bool)]),
+      rtol=1e-6,
     )
     alpha, gamma = 0, 1
     if num_available:
@@ -218,6 +226,9 @@ def test_always_available_is_as_without_bit_for_bit(scheme):
   )
   output = run(build(scheme), values, [1] * N, seeds, q=np.ones(N))
   np.testing.assert_array_equal(output.result, expected.result)
+  assert output.measurements.pop('norms').tolist() == (
+    expected.measurements.pop('norms').tolist()
+  )
   assert output.measurements == expected.measurements
   assert output.measurements['available'] == N
 
@@ -228,7 +239,11 @@ def test_who_is_not_available_is_never_looked_at(scheme):
   broken = updates(4)
   broken[:2] = np.nan
   output = run(build(scheme), broken, [0, 0, 1, 0], seeds)
-  expected = WEIGHTS[2] * broken[2] / WEIGHTS.sum()  # q = 1, and one is sure.
+  expected = WEIGHTS[2] * broken[2] / WEIGHTS.sum()  # q = 1.
+  # Alone, it is sure to send, unless it is below a threshold.
+  p, _ = reference_probabilities(scheme, weighted_norms(broken), [0, 0, 1, 0])
+  assert p[2] == 1 or scheme == 'threshold'
+  expected /= p[2]
   np.testing.assert_allclose(output.result, expected, rtol=1e-6)
   assert output.measurements['non_finite_clients'] == 0
   output = run(build(scheme), broken * np.nan, [0] * N, seeds)

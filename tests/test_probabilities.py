@@ -1,5 +1,6 @@
 """Tests of the reference probabilities, against independent derivations."""
 
+import functools
 import itertools
 import math
 from fractions import Fraction
@@ -485,6 +486,53 @@ _M = 'expected_clients must be a '
 _NORMS = 'norms must be finite and at least 0, found '
 
 
+# The threshold of one round trip.
+
+State = probabilities.ThresholdState
+
+
+def test_exact_threshold_gives_the_optimal_probabilities():
+  norms = np.array([9.0, 4, 3, 1, 0.5, 0])
+  tau = probabilities.sampling_threshold(norms, 2)
+  np.testing.assert_allclose(
+    probabilities.threshold_probabilities(norms, tau),
+    probabilities.optimal_probabilities(norms, 2),
+    rtol=1e-12,
+  )
+
+
+@pytest.mark.parametrize(
+  'state, norms, p, expected',
+  [
+    # Not known yet: sum of norms over m, whatever was sent.
+    (State(), [3, 1, 2], [0, 0, 0], State(3.0, 0)),
+    (State(), [3, 1, 2], [1, 1, 1], State(3.0, 0)),
+    # Nothing to learn: all norms are 0, or all are sure and not too many.
+    (State(0.0, 0), [0, 0], [0, 0], State(0.0, 0)),
+    (State(5.0, 7), [0, 0], [0, 0], State(5.0, 7)),
+    (State(5.0, 7), [9, 9, 0], [1, 1, 0], State(5.0, 7)),
+    # But too many sure clients are too many.
+    (State(5.0, 7), [9] * 3, [1] * 3, State(5 * math.exp(0.3 * 0.5), 8)),
+    # One unsure client is enough to learn from.
+    (State(5.0, 7), [9, 1], [1, 0.2], State(5 * math.exp(-0.3 * 0.4), 8)),
+    # The first steps are larger than eta: 1, 1/2, 1/3, then 0.3.
+    (State(5.0, 0), [1] * 5, [0.2] * 5, State(5 * math.exp(-0.5), 1)),
+    (State(5.0, 1), [1] * 5, [0.2] * 5, State(5 * math.exp(-0.25), 2)),
+    (State(5.0, 2), [1] * 5, [0.2] * 5, State(5 * math.exp(-0.5 / 3), 3)),
+    (State(5.0, 3), [1] * 5, [0.2] * 5, State(5 * math.exp(-0.15), 4)),
+    # log(c x) for large and small x.
+    (State(5.0, 9), [9] * 40, [1] * 40, State(5 * 3 * 20, 10)),
+    (State(5.0, 9), [1] * 2, [0.1] * 2, State(5 * 3 * 0.1, 10)),
+    # e^999 is beyond float64, but is not needed.
+    (State(5.0, 0), [9] * 2000, [1] * 2000, State(5 * 3 * 1000, 1)),
+  ],
+)
+def test_updates_of_the_threshold(state, norms, p, expected):
+  found = probabilities.update_threshold(state, norms, p, 2)
+  assert found.threshold == pytest.approx(expected.threshold, rel=1e-12)
+  assert found.num_rounds == expected.num_rounds
+
+
 @pytest.mark.parametrize(
   'function, given, error, message',
   [
@@ -595,6 +643,42 @@ _NORMS = 'norms must be finite and at least 0, found '
       (math.nan, 3, 1),
       ValueError,
       r'alpha must lie in \[0, 1\], found nan',
+    ),
+    (
+      probabilities.threshold_probabilities,
+      ([1.0], 0),
+      ValueError,
+      'threshold must be a finite number above 0, found 0',
+    ),
+    (
+      probabilities.threshold_probabilities,
+      ([1.0, math.nan], 1),
+      ValueError,
+      _NORMS + 'nan',
+    ),
+    (
+      probabilities.update_threshold,
+      (probabilities.ThresholdState(), [1.0], [0.5, 0.5], 3),
+      ValueError,
+      r'shape of norms, \(1,\), found \(2,\)',
+    ),
+    (
+      probabilities.update_threshold,
+      (probabilities.ThresholdState(), [1.0], [1.5], 3),
+      ValueError,
+      r'probabilities must lie in \[0, 1\], found 1\.5',
+    ),
+    (
+      functools.partial(probabilities.update_threshold, eta=-1),
+      (probabilities.ThresholdState(), [1.0], [1.0], 3),
+      ValueError,
+      'eta must be a finite number above 0, found -1',
+    ),
+    (
+      functools.partial(probabilities.update_threshold, c=1),
+      (probabilities.ThresholdState(), [1.0], [1.0], 3),
+      ValueError,
+      'c must be above 1, found 1',
     ),
   ],
 )

@@ -123,6 +123,31 @@ def test_uniform_sampling_equals_reference(n, m):
   assert measurements['expected_participants'] == pytest.approx(min(m, n))
 
 
+@pytest.mark.parametrize('m', [0.5, 3, 8])
+def test_uniform_sampling_with_a_known_cohort_size_sums_nothing(m):
+  scheme = schemes.UniformSampling(m, cohort_size=5)
+  process = scheme.create()
+  # Also in a cohort of another size.
+  for n in (5, 2, 9):
+    output = process.next(process.initialize(), [np.float32(1)] * n)
+    np.testing.assert_array_equal(output.result, np.full(n, min(m / 5, 1), 'f'))
+    assert output.measurements['scalars_per_client'] == 0
+  # One sum, of the probabilities, is that of the measurements.
+  of_known, of_unknown = (
+    len(oracles.uplink(kind.create().next))
+    for kind in (scheme, schemes.UniformSampling(m))
+  )
+  assert (of_known, of_unknown) == (1, 2)
+
+
+@pytest.mark.parametrize(
+  'size, error', [(0, ValueError), (2.0, TypeError), ('3', TypeError)]
+)
+def test_bad_cohort_size(size, error):
+  with pytest.raises(error, match=f'cohort_size must be .* found {size!r}'):
+    schemes.UniformSampling(2, cohort_size=size)
+
+
 @pytest.mark.parametrize('n', [1, 5])
 def test_full_participation_is_certain(n):
   p, measurements = _run(schemes.FullParticipation, [], np.arange(n))
@@ -306,11 +331,12 @@ ALL_SCHEMES = (
   schemes.FullParticipation(),
   schemes.UniformSampling(2),
   schemes.ApproximateOptimalSampling(2),
+  schemes.ThresholdSampling(2),
   schemes.OptimalSampling(2),
 )
 
 
-@pytest.mark.parametrize('scheme', ALL_SCHEMES[:3], ids=repr)
+@pytest.mark.parametrize('scheme', ALL_SCHEMES[:4], ids=repr)
 def test_server_sees_sums_of_scalars_only(scheme):
   comp = scheme.create().next
   uplink = oracles.uplink(comp)
@@ -372,6 +398,7 @@ def test_schemes_are_public():
   assert tff_ocs.FullParticipation is schemes.FullParticipation
   assert tff_ocs.UniformSampling is schemes.UniformSampling
   assert tff_ocs.OptimalSampling is schemes.OptimalSampling
+  assert tff_ocs.ThresholdSampling is schemes.ThresholdSampling
   assert (
     tff_ocs.ApproximateOptimalSampling is schemes.ApproximateOptimalSampling
   )
@@ -382,6 +409,10 @@ def test_schemes_are_public():
   [
     (schemes.FullParticipation(), 'FullParticipation()'),
     (schemes.UniformSampling(2.5), 'UniformSampling(expected_clients=2.5)'),
+    (
+      schemes.UniformSampling(2, cohort_size=32),
+      'UniformSampling(expected_clients=2, cohort_size=32)',
+    ),
     (schemes.OptimalSampling(3), 'OptimalSampling(expected_clients=3)'),
     (
       schemes.ApproximateOptimalSampling(3),

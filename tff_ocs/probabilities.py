@@ -73,6 +73,21 @@ def _check_norms(norms) -> np.ndarray:
   return _check_rounds(norms)
 
 
+def _check_probabilities(probabilities, norms: np.ndarray) -> np.ndarray:
+  p = np.asarray(probabilities, dtype=np.float64)
+  if p.shape != norms.shape:
+    raise ValueError(
+      f'probabilities must have the shape of norms, {norms.shape}, found'
+      f' {p.shape}.'
+    )
+  is_valid = (p >= 0) & (p <= 1)
+  if not is_valid.all():
+    raise ValueError(
+      f'probabilities must lie in [0, 1], found {p[~is_valid][0]}.'
+    )
+  return p
+
+
 def _scaled(norms: np.ndarray) -> np.ndarray:
   """Divides each round by a power of 2, exactly, so that no sum overflows.
 
@@ -323,8 +338,12 @@ def update_threshold(
   """
   m = arguments.check_positive('expected_clients', expected_clients)
   eta = arguments.check_positive('eta', eta)
-  p = np.asarray(probabilities, dtype=np.float64)
-  total_norm, x = _check_norms(norms).sum(), p.sum() / m
+  c = arguments.check_positive('c', c)
+  if c <= 1:
+    raise ValueError(f'c must be above 1, found {c!r}.')
+  norms = _check_norms(norms)
+  p = _check_probabilities(probabilities, norms)
+  total_norm, x = norms.sum(), p.sum() / m
   if total_norm == 0:
     return state
   if state.threshold == 0 or x == 0:
@@ -332,8 +351,8 @@ def update_threshold(
   if x <= 1 and not np.any((p > 0) & (p < 1)):
     return state
   num_rounds = state.num_rounds + 1
-  factor = min(math.exp(max(eta, 1 / num_rounds) * (x - 1)), c * x)
-  return ThresholdState(float(state.threshold * factor), num_rounds)
+  step = min(max(eta, 1 / num_rounds) * (x - 1), math.log(c * x))
+  return ThresholdState(float(state.threshold * math.exp(step)), num_rounds)
 
 
 def sampling_variance(norms, probabilities) -> float:
@@ -371,18 +390,7 @@ def batch_sampling_variance(norms, probabilities) -> np.ndarray:
     ValueError: If an argument is out of range or the shapes differ.
   """
   norms = _check_rounds(norms)
-  p = np.asarray(probabilities, dtype=np.float64)
-  if p.shape != norms.shape:
-    raise ValueError(
-      f'probabilities must have the shape of norms, {norms.shape}, found'
-      f' {p.shape}.'
-    )
-  is_valid = (p >= 0) & (p <= 1)
-  if not is_valid.all():
-    raise ValueError(
-      f'probabilities must lie in [0, 1], found {p[~is_valid][0]}.'
-    )
-  p = np.where(norms > 0, p, 1.0)
+  p = np.where(norms > 0, _check_probabilities(probabilities, norms), 1.0)
   with np.errstate(divide='ignore'):
     odds_against = (1 - p) / p
   # Not times norms**2, which may overflow: 0 x inf is NaN.

@@ -65,6 +65,31 @@ MUTATIONS = [
     ("tf.cast(client['available'], tf.float64),\n  )", '1.0 + 0.0,\n  )'),
   ),
   *_of(
+    'tff_ocs/probabilities.py',
+    'tests/test_probabilities.py tests/experiments/theory/test_replays.py',
+    ('max(eta, 1 / num_rounds)', 'eta'),
+    ('math.log(c * x))', 'math.inf)'),
+    ('if x <= 1 and not np.any((p > 0) & (p < 1)):', 'if False:'),
+  ),
+  *_of(
+    'tff_ocs/schemes.py',
+    'tests/test_threshold_sampling.py tests/test_cohort_weight.py',
+    ('tf.logical_and(p > 0, p < 1)', 'p > 0'),
+    (
+      "controller['threshold'] * controller['cohort_weight']",
+      "controller['threshold'] * 1.0",
+    ),
+    ("sums['norm'] / controller['cohort_weight'] / m", "sums['norm'] / m"),
+    ('tf.exp(eta * (x - 1)), self._c * x', 'tf.exp(eta * (x - 1)), 1e9'),
+    ('tf.logical_and(is_known, tf.logical_not(stays))', 'is_known'),
+    ('_through_float32(tf.where(norm > 0, p, 0.0))', '_through_float32(p)'),
+  ),
+  *_of(
+    'tff_ocs/records/norms.py',
+    'tests/records/test_norms.py',
+    ('float(str(u))', 'float(f"{u:.6g}")'),
+  ),
+  *_of(
     'tff_ocs/aggregator.py',
     'tests/test_aggregator.py tests/test_availability.py',
     ("tf.math.divide_no_nan(tf.cast(prepared['weight'], tf.float64), p)", 'p'),

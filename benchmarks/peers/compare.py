@@ -1,7 +1,8 @@
 """Seconds for a round of the FEMNIST CNN here and in other simulators.
 
 The cohorts are those of `benchmarks.round_time`, the weights and the order of
-each client's examples are the same for all, and there is full participation.
+each client's examples are the same for all, and there is full participation, in
+fused rounds.
 Each peer has its own interpreter, with the packages of its requirements file
 in this folder:
 
@@ -30,6 +31,7 @@ import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
 from benchmarks import round_time
 from benchmarks.peers import exchange
 from tff_ocs import simple_fedavg
+from tff_ocs.runtime import forms
 from tff_ocs.tasks import femnist
 
 _PYTHONS = {
@@ -152,11 +154,13 @@ def _compare_seconds(folder, pythons, model, rounds):
 
 
 def _build_own(model, learning_rate):
-  return tff_ocs.build_federated_averaging_process(
-    model,
-    tff_ocs.FullParticipation(),
-    client_learning_rate=learning_rate,
-    batch_size=_BATCH_SIZE,
+  return forms.fuse(
+    tff_ocs.build_federated_averaging_process(
+      model,
+      tff_ocs.FullParticipation(),
+      client_learning_rate=learning_rate,
+      batch_size=_BATCH_SIZE,
+    )
   )
 
 

@@ -105,17 +105,22 @@ class Checkpoints:
       return progress, version + 1
     return None, 0
 
-  def drop_from(self, round_num: int) -> None:
-    """Drops the checkpoints after rounds whose metrics are lost.
+  def drop_from(self, round_num: int, name: str) -> None:
+    """Drops the checkpoints after rounds that a table does not have.
 
-    A run that continued from them would leave a gap in its metrics.
+    A run that continued from them would leave a gap in the table.
+
+    Args:
+      round_num: The number of rounds that the table has.
+      name: The table's file name.
     """
     for version in self._versions():
       if version >= round_num:
         logging.warning(
-          'The checkpoint after round %d is left out, since metrics.csv ends'
-          ' before round %d.',
+          'The checkpoint after round %d is left out, since %s ends before'
+          ' round %d.',
           version,
+          name,
           round_num,
         )
         self._drop(version)
@@ -124,6 +129,11 @@ class Checkpoints:
   def are_there(self) -> bool:
     """Whether there is a checkpoint."""
     return bool(self._versions())
+
+  def are_all_from(self, round_num: int) -> bool:
+    """Whether there are checkpoints, but none after an earlier round."""
+    versions = self._versions()
+    return bool(versions) and min(versions) >= round_num
 
   def remove(self) -> None:
     """Removes all checkpoints, once the run is finished."""

@@ -145,6 +145,7 @@ def _run(folder, settings, values, load_task, availability):
       folder=folder,
       name=experiment_flags.short_sampling(values),
       availability=q_of_client,
+      norms_writer=folder.open_norms() if values.record_norms else None,
     )
 
 

@@ -322,6 +322,12 @@ def _define_folder(define):
     lower_bound=1,
   )
   define.bool(
+    'record_norms',
+    False,
+    "Record the norms of all clients of each cohort in norms.csv in the run's"
+    ' folder, for experiments.threshold. In a deployment no server sees them.',
+  )
+  define.bool(
     'resume',
     True,
     'Continue a run of the same name and flags that ended early.',

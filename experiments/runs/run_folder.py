@@ -5,12 +5,13 @@ It holds
 *   `config.json`: every setting, what the data is, the versions of the packages
     and of this code, and the threads, on which results depend bit for bit;
 *   `metrics.csv`: one line for each round, see docs/metrics.md;
+*   `norms.csv`: with --record_norms, the norms of each round's cohort;
 *   `weights.npz`: the final weights, which exist once the run is finished;
 *   `checkpoints/`: while the run is not finished, see `checkpoints`;
 *   `events/`: the metrics for TensorBoard, or what another tracker needs;
 *   `log.txt`.
 
-`tff_ocs.records` defines, writes and reads the first three.
+`tff_ocs.records` defines, writes and reads the first four.
 """
 
 import contextlib
@@ -36,13 +37,23 @@ from experiments.runs import trackers
 from tff_ocs import execution
 from tff_ocs.records import files
 from tff_ocs.records import metrics as metrics_lib
+from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import settings as settings_lib
 from tff_ocs.records import weights as weights_lib
 
 # All that a run writes, except `config.json`: without it, the rest that an
 # interrupted removal leaves would not be recognised as a run's. The weights,
 # which mean that the run is finished, come first.
-_WRITTEN = ('weights*.npz', 'checkpoints', 'events', 'log.txt', 'metrics.*csv*')
+_WRITTEN = (
+  'weights*.npz',
+  'checkpoints',
+  'events',
+  'log.txt',
+  'metrics.*csv*',
+  'norms.*csv*',
+)
+# Files that were being written when a former run ended.
+_TEMPORARY = ('metrics.csv_temp*', 'norms.csv_temp*')
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',
@@ -168,7 +179,7 @@ class RunFolder:
       )
     former = None if self._overwrite else self._read_config()
     with files.explaining_write_errors(self.path):
-      for pattern in _WRITTEN if self._overwrite else ('metrics.csv_temp*',):
+      for pattern in _WRITTEN if self._overwrite else _TEMPORARY:
         for path in self.path.glob(pattern):
           shutil.rmtree(path) if path.is_dir() else path.unlink()
     environment = _describe_environment(worker_address)
@@ -184,7 +195,7 @@ class RunFolder:
     self._check_metrics_of_checkpoints()
     self._metrics = metrics_lib.MetricsWriter(self.path)
     self._check_weights_of_metrics(settings.total_rounds)
-    self.checkpoints.drop_from(self._metrics.num_rounds)
+    self.checkpoints.drop_from(self._metrics.num_rounds, metrics_lib.METRICS)
     with files.explaining_write_errors(self.path / 'events'):
       self._tracker = trackers.Tracker(log_to, self.path, settings.to_json())
 
@@ -221,6 +232,32 @@ class RunFolder:
     self._metrics.write(metrics, round_num)
     with files.explaining_write_errors(self.path / 'events'):
       self._tracker.release(metrics, round_num)
+
+  def open_norms(self) -> norms_lib.NormsWriter:
+    """Opens `norms.csv`, to start or continue it.
+
+    Returns:
+      Its writer. A round is to be written there before it is released.
+
+    Raises:
+      OSError: If the file cannot be read or written.
+      RecordError: If the run can only be continued without it, since rounds up
+        to its first checkpoint were not recorded, or if the file is damaged.
+    """
+    is_missing = self.checkpoints.are_there and not norms_lib.are_recorded(
+      self.path
+    )
+    if not is_missing:
+      writer = norms_lib.NormsWriter(self.path)
+      is_missing = self.checkpoints.are_all_from(writer.num_rounds)
+    if is_missing:
+      raise files.RecordError(
+        f'{self.path} cannot be continued with --record_norms: the norms of'
+        ' former rounds were not recorded. Nothing is lost. Use'
+        ' --norecord_norms, or --overwrite to start the run again.'
+      )
+    self.checkpoints.drop_from(writer.num_rounds, norms_lib.NORMS)
+    return writer
 
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
     """Writes `weights.npz`, drops the checkpoints and frees the folder."""

@@ -19,6 +19,7 @@ from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from tff_ocs import probabilities
 from tff_ocs import simple_fedavg
+from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
 
@@ -47,6 +48,7 @@ def train(
   folder: run_folder.RunFolder,
   name: str,
   availability: Optional[Mapping[str, float]] = None,
+  norms_writer: Optional[norms_lib.NormsWriter] = None,
 ) -> None:
   """Trains, and writes the metrics and the final weights.
 
@@ -74,6 +76,7 @@ def train(
     name: The name of the run in the progress bar.
     availability: For a process with availability: the probability q_i of each
       client, by its id.
+    norms_writer: If the norms of each cohort are recorded: their writer.
 
   Raises:
     OSError: If the folder cannot be written to.
@@ -117,6 +120,8 @@ def train(
       else:
         metrics['validation_accuracy'] = evaluation.accuracy
         shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+    if norms_writer is not None:
+      norms_writer.write(output['aggregator']['norms'], round_num)
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
     _warn(metrics, round_num)

@@ -25,6 +25,7 @@ NOT_SETTINGS = (
   'log_to',
   'output_dir',
   'overwrite',
+  'record_norms',
   'resume',
   'rounds_per_checkpoint',
   'run_name',

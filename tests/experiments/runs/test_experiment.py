@@ -9,8 +9,10 @@ import tensorflow_federated as tff
 
 from experiments.runs import experiment
 from tests.experiments import linear
+from tff_ocs import probabilities
 from tff_ocs import schemes
 from tff_ocs.records import metrics as metrics_lib
+from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import runs
 from tff_ocs.records import settings as settings_lib
 
@@ -148,6 +150,39 @@ def test_folder_has_log_events_and_weights(by_sampling):
   assert sum(sizes) == linear.NUM_PARAMETERS
   assert not list(folder.glob('*partial*'))
   assert not (folder / 'checkpoints').exists()
+
+
+def test_recorded_norms_are_those_of_the_metrics(by_sampling, tmp_path):
+  result = linear.run_and_read(
+    tmp_path,
+    '--sampling=threshold',
+    '--client_learning_rate=0.125',
+    '--seed=7',
+    '--record_norms',
+  )
+  assert linear.read_results(result.path) == linear.read_results(
+    by_sampling['threshold'].path
+  )
+  assert 'record_norms' not in result.config
+  rounds = norms_lib.read_norms(result.path)
+  metrics = result.metrics
+  assert [norms.size for norms in rounds] == [4] * 4
+  for norms, alpha in zip(rounds, metrics['improvement_factor']):
+    # The recorded norms are sorted, and so summed up in another order.
+    assert probabilities.improvement_factor(norms, 1.5) == pytest.approx(
+      alpha, rel=1e-6
+    )
+  # The thresholds of the run follow from its norms and examples.
+  state, p = probabilities.ThresholdState(), np.full(4, 1.5 / 4)
+  for round_num, norms in enumerate(rounds):
+    u = norms / metrics['cohort_examples'][round_num]
+    if round_num > 0:
+      p = probabilities.threshold_probabilities(u, state.threshold)
+    assert metrics['expected_participants'][round_num] == pytest.approx(
+      p.sum(), rel=1e-6
+    )
+    state = probabilities.update_threshold(state, u, p, 1.5)
+  assert not norms_lib.are_recorded(by_sampling['threshold'].path)
 
 
 def test_same_seed_gives_the_same_bits_and_another_does_not(

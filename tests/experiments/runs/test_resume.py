@@ -13,6 +13,7 @@ from experiments.runs import run_folder
 from tests.experiments import linear
 from tests.plots import made_up
 from tff_ocs.records import files
+from tff_ocs.records import norms as norms_lib
 
 
 def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
@@ -24,9 +25,9 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
     lambda: linear.num_rounds(folder) >= 12,
   )
   for moment in moments:
-    linear.Run(tmp_path / 'runs').kill_when(moment)
+    linear.Run(tmp_path / 'runs', '--record_norms').kill_when(moment)
     assert not (folder / 'weights.npz').exists()
-  status, output = linear.finish(tmp_path / 'runs')
+  status, output = linear.finish(tmp_path / 'runs', '--record_norms')
   assert status == 0, output
   assert linear.read_results(folder) == uninterrupted
   assert 'Going on from the checkpoint' in (folder / 'log.txt').read_text()
@@ -37,8 +38,14 @@ def test_killed_run_continues_to_the_same_bits(uninterrupted, tmp_path):
     'events',
     'log.txt',
     'metrics.csv',
+    'norms.csv',
     'weights.npz',
   }
+  at_once = tmp_path / 'at_once'
+  linear.run(*linear.DISTURBED, f'--output_dir={at_once}', '--record_norms')
+  assert (folder / 'norms.csv').read_bytes() == (
+    at_once / 'run' / 'norms.csv'
+  ).read_bytes()
 
   # A finished run is not run again, unless asked to.
   before = (folder / 'metrics.csv').stat().st_mtime_ns
@@ -72,6 +79,47 @@ def test_damage_costs_rounds_but_not_the_run(
   assert 'metrics.csv is cut off after' in output
   assert 'Traceback' not in output
   assert linear.read_results(run.folder) == uninterrupted
+
+
+def test_norms_are_recorded_of_all_rounds_or_not_at_all(
+  uninterrupted, tmp_path
+):
+  run = linear.Run(tmp_path / 'runs')
+  run.kill_when(lambda: linear.saved_checkpoints(run.folder))
+  # Rounds before the checkpoint cannot be recorded any more.
+  status, output = linear.finish(tmp_path / 'runs', '--record_norms')
+  assert status == 1
+  assert output.splitlines()[-1] == (
+    f'error: {run.folder} cannot be continued with --record_norms: the norms of'
+    ' former rounds were not recorded. Nothing is lost. Use --norecord_norms,'
+    ' or --overwrite to start the run again.'
+  )
+  assert not (run.folder / 'norms.csv').exists()
+  assert linear.saved_checkpoints(run.folder)
+  # Nor if those of a few rounds are there.
+  (run.folder / 'norms.csv').write_text('round,norm_0000\n0,1.5\n')
+  status, output = linear.finish(tmp_path / 'runs', '--record_norms')
+  assert status == 1 and '--norecord_norms' in output.splitlines()[-1]
+  assert linear.saved_checkpoints(run.folder)
+  # It does not influence the run.
+  status, output = linear.finish(tmp_path / 'runs', '--norecord_norms')
+  assert status == 0, output
+  assert linear.read_results(run.folder) == uninterrupted
+
+
+def test_cut_norms_cost_rounds_but_not_the_run(uninterrupted, tmp_path):
+  run = linear.Run(tmp_path / 'runs', '--record_norms')
+  run.kill_when(lambda: len(linear.saved_checkpoints(run.folder)) >= 2)
+  path = run.folder / 'norms.csv'
+  last = int(linear.saved_checkpoints(run.folder)[-1].name.split('_')[2])
+  # The row of the round of the last checkpoint is cut in the middle.
+  rows = path.read_bytes().splitlines(keepends=True)
+  path.write_bytes(b''.join(rows[: last + 2])[:-5])
+  status, output = linear.finish(tmp_path / 'runs', '--record_norms')
+  assert status == 0, output
+  assert f'is left out, since norms.csv ends before round {last}.' in output
+  assert linear.read_results(run.folder) == uninterrupted
+  assert len(norms_lib.read_norms(run.folder)) == 24
 
 
 @pytest.mark.parametrize('is_saved', [False, True])
