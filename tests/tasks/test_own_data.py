@@ -465,3 +465,29 @@ def test_client_data_names_missing_entries_and_other_types():
     tasks.from_client_data(of_entries, input_key='pixels', label_key='y')
   with pytest.raises(TypeError, match='clients must be .* found dict'):
     tasks.from_client_data({})
+
+
+def test_database_of_tff_is_read(tmp_path):
+  clients = draw_clients()
+  path = str(tmp_path / 'clients.sqlite')
+  tff.simulation.datasets.save_to_sql_client_data(
+    list(clients),
+    lambda client_id: tf.data.Dataset.from_tensor_slices(
+      collections.OrderedDict(
+        label=clients[client_id][1],
+        pixels=clients[client_id][0].astype(np.float32),
+      )
+    ),
+    path,
+  )
+  spec = collections.OrderedDict(
+    label=tf.TensorSpec([], tf.int64), pixels=tf.TensorSpec([4], tf.float32)
+  )
+  task = tasks.from_client_data(
+    tff.simulation.datasets.load_and_parse_sql_client_data(path, spec),
+    input_key='pixels',
+    label_key='label',
+  )
+  np.testing.assert_array_equal(
+    all_rows(task), all_rows(tasks.from_arrays(clients))
+  )
