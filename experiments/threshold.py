@@ -98,7 +98,7 @@ def compare(
       for run, trace in read_traces(group):
         m = expected_clients or run.settings.expected_clients
         rounds = replay(trace, m, controllers)
-        title = f'{group.experiment.name}, {group.method.label}'
+        title = f'{group.experiment.title}, {group.method.label}'
         drawn.setdefault(title, (run.settings.seed, rounds))
         summary = summarize(rounds, m)
         summary.insert(0, 'seed', run.settings.seed)

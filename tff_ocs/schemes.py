@@ -454,9 +454,10 @@ class ThresholdSampling(SamplingScheme):
   nobody sends, unless `first_cohort_size` or `initial_threshold` is given, and
   tau becomes sum_i u_i / m.
 
-  The aggregate is unbiased, since tau is fixed before the coins are tossed, and
-  the number of participants is m in the long run; docs/theory.md has proofs. In
-  a single round more or fewer than m clients are expected to send.
+  The aggregate is unbiased, since tau is fixed before the coins are tossed. In a
+  single round more or fewer than m clients are expected to send. In the long
+  run the mean is m, or above m if norms keep changing by large factors from
+  round to round; docs/theory.md has the proofs.
 
   Sampling with p_i = min(u_i / tau, 1) is threshold sampling: Duffield, Lund
   and Thorup, *Learn more, sample less*, IEEE Transactions on Information Theory

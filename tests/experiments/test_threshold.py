@@ -131,11 +131,11 @@ def test_program_prints_and_writes_what_it_finds(tmp_path, capsys):
   text = capsys.readouterr().out
   assert (tmp_path / 'out' / 'threshold.md').read_text() == text
   titles = [line for line in text.splitlines() if line.startswith('**')]
+  groups, _ = runs.find_groups(tmp_path / 'runs')
+  experiment = groups[0].experiment
   assert titles == [
-    '**FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic. Norms of'
-    ' 1 run with full participation; m=2.**',
-    '**FEMNIST set 1, n=32. Data: made-up numbers; source: synthetic. Norms of'
-    ' 2 runs with AOCS, m=3; m=3.**',
+    f'**{experiment} Norms of 1 run with full participation; m=2.**',
+    f'**{experiment} Norms of 2 runs with AOCS, m=3; m=3.**',
   ]
   table = pd.read_csv(tmp_path / 'out' / 'threshold.csv')
   # Three without a controller, two with two, and the constant threshold.
