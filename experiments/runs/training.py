@@ -82,8 +82,10 @@ def train(
     OSError: If the folder cannot be written to.
     WorkerError: If the worker cannot be started or keeps dying.
   """
-  cohort_of = _build_cohorts(task, clients_per_round, seed, availability)
-  evaluate = task_lib.build_evaluation(task.model, task.test)
+  cohort_of = build_cohorts(task, clients_per_round, seed, availability)
+  evaluate = task_lib.build_evaluation(
+    task.model, task.test, metrics=task.metrics
+  )
   state, cumulative_bits, first_round = _start_or_resume(process, folder)
   # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
@@ -110,9 +112,14 @@ def train(
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
       evaluation = evaluate(state.weights)
-      metrics['validation_accuracy'] = evaluation.accuracy
       metrics['validation_loss'] = evaluation.loss
-      shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+      for metric, value in evaluation.others.items():
+        metrics[f'validation_{metric}'] = value
+      if evaluation.accuracy is None:
+        shown['validation loss'] = f'{evaluation.loss:.3g}'
+      else:
+        metrics['validation_accuracy'] = evaluation.accuracy
+        shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     if norms_writer is not None:
       norms_writer.write(output['aggregator']['norms'], round_num)
     folder.release(metrics, round_num)
@@ -195,13 +202,23 @@ def _metrics_of_round(
   return metrics
 
 
-def _build_cohorts(
+def build_cohorts(
   task: task_lib.Task,
   clients_per_round: int,
   seed: int,
-  availability: Optional[Mapping[str, float]],
+  availability: Optional[Mapping[str, float]] = None,
 ) -> Callable[[int], list]:
-  """A function from the round to the data of its cohort."""
+  """Builds a function from the round to the data of its cohort.
+
+  Args:
+    task: The task.
+    clients_per_round: The size n of the cohort.
+    seed: The experiment's seed.
+    availability: As for `train`.
+
+  Returns:
+    The function. Its result is what `next` of a training process takes.
+  """
   draw = tff.simulation.build_uniform_sampling_fn(
     task.train.client_ids, replace=False, random_seed=seed
   )
