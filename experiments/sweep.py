@@ -1,9 +1,14 @@
-"""Runs the paper's experiments, or one of them, with all methods and seeds.
+"""Runs an experiment of the paper, or all, or data of one's own.
 
-Each run is a process of its own, on this machine or on a Ray cluster. Flags
-after a -- go to each run. An example that needs no download:
+All methods are run with several seeds. Each run is a process of its own, on
+this machine or on a Ray cluster. Flags after a -- go to each run. An example
+that needs no download:
 
   python -m experiments.sweep --experiment=femnist_1 -- --data_source=bundled
+
+and one with data of one's own, see experiments.custom:
+
+  python -m experiments.sweep --experiment=custom -- --task=my_task.py:load
 
 If the sweep is interrupted, the same command continues it.
 """
@@ -52,7 +57,9 @@ def main(argv):
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags."""
-  campaign_flags.define(values, (*paper_runs.EXPERIMENTS, 'paper'))
+  campaign_flags.define(
+    values, (*paper_runs.EXPERIMENTS, 'paper', paper_runs.CUSTOM)
+  )
   campaign_flags.define_methods(values)
   definer.Definer(values).integer(
     'repeats',

@@ -7,7 +7,8 @@ is the largest or the smallest one, another is tried beyond it. Flags after `--`
 go to each run, for example --total_rounds=41.
 
 The best step size has the highest accuracy after the last round, as a mean over
-the seeds; of equal ones, that with the lower loss, then the smaller one.
+the seeds; of equal ones, that with the lower loss, then the smaller one. For
+regression targets the loss decides.
 Accuracy and loss are those on a holdout set, a tenth of the clients of the
 pool, which are left out of training. The validation set is not used.
 
@@ -50,6 +51,7 @@ _GRIDS = {
   'femnist': (2**-1, 2**-2, 2**-3, 2**-4, 2**-5),
   'shakespeare': (2**-1, 2**-2, 2**-3, 2**-4, 2**-5),
   'cifar100': (1e-2, 3e-3, 1e-3, 3e-4, 1e-4),
+  'custom': (2**-1, 2**-2, 2**-3, 2**-4, 2**-5),
 }
 _HOLDOUT_FRACTION = 0.1
 _MAX_EXTENSIONS = 10
@@ -68,7 +70,8 @@ class Outcome(NamedTuple):
 
   Attributes:
     step_size: The clients' step size.
-    accuracies: The final accuracy for each seed, in [0, 1].
+    accuracies: The final accuracy for each seed, in [0, 1]; NaN if the task has
+      none.
     losses: The final loss for each seed.
     diverged: Whether training diverged for one of the seeds.
   """
@@ -84,9 +87,9 @@ def choose(outcomes: Sequence[Outcome]) -> Outcome:
 
   def goodness(outcome):
     if outcome.diverged:
-      return 0, -math.inf, -outcome.step_size
+      return 0.0, -math.inf, -outcome.step_size
     return (
-      np.mean(outcome.accuracies),
+      np.nan_to_num(np.mean(outcome.accuracies)),
       -np.mean(outcome.losses),
       -outcome.step_size,
     )
@@ -149,7 +152,7 @@ def read_outcome(step_size: float, of_seeds: Sequence[runs.Run]) -> Outcome:
   last = [run.metrics.iloc[-1] for run in of_seeds]
   return Outcome(
     step_size,
-    tuple(float(row['validation_accuracy']) for row in last),
+    tuple(float(row.get('validation_accuracy', math.nan)) for row in last),
     tuple(float(row['validation_loss']) for row in last),
     any(
       row['non_finite_clients'] > 0
@@ -189,14 +192,14 @@ def tabulate(outcomes: Mapping[runs.Method, Sequence[Outcome]]) -> pd.DataFrame:
 def describe(
   table: pd.DataFrame,
   methods: Mapping[str, runs.Group],
-  published: Mapping[runs.Method, float],
+  published: Mapping[runs.Method, Optional[float]],
 ) -> pd.DataFrame:
   """Adds what was tuned, and how, to the table.
 
   Args:
     table: As of `tabulate`.
     methods: A group of runs of each method, by its label.
-    published: The paper's step size of each method.
+    published: The paper's step size of each method, `None` if it has none.
 
   Returns:
     The table tuning.csv.
@@ -234,26 +237,32 @@ def caption_of(table: pd.DataFrame) -> str:
   )
 
 
-def published_of(table: pd.DataFrame) -> dict[runs.Method, float]:
+def published_of(table: pd.DataFrame) -> dict[runs.Method, Optional[float]]:
   """The paper's step size of each method, from the table tuning.csv."""
   return {
     runs.Method(
       row['sampling'],
       None if pd.isna(row['expected_clients']) else row['expected_clients'],
-    ): row['published_step_size']
+    ): None
+    if pd.isna(row['published_step_size'])
+    else row['published_step_size']
     for row in table.to_dict('records')
   }
 
 
 def format_markdown(
-  table: pd.DataFrame, published: Mapping[runs.Method, float], caption: str
+  table: pd.DataFrame,
+  published: Mapping[runs.Method, Optional[float]],
+  caption: str,
 ) -> str:
-  """The accuracies in Markdown, with a column for each step size."""
+  """The accuracies, or else the losses, with a column for each step size."""
   step_sizes = sorted(set(table['step_size']))
+  is_loss = tables.shows_loss(table)
+  is_of_paper = any(published.values())
   header = [
-    'Holdout accuracy [%]',
+    'Holdout loss' if is_loss else 'Holdout accuracy [%]',
     *map(units.format_step_size, step_sizes),
-    "The paper's choice",
+    *["The paper's choice"] * is_of_paper,
   ]
   rows = []
   for method, of_paper in published.items():
@@ -261,20 +270,24 @@ def format_markdown(
     for row in table[table['method'] == method.label].to_dict('records'):
       cell = 'diverged'
       if not row['diverged']:
-        cell = tables.format_percent(
-          row['holdout_accuracy_mean'], row['holdout_accuracy_std']
+        cell = (
+          f'{row["holdout_loss_mean"]:.4g}'
+          if is_loss
+          else tables.format_percent(
+            row['holdout_accuracy_mean'], row['holdout_accuracy_std']
+          )
         )
       cells[row['step_size']] = f'**{cell}**' if row['best'] else cell
-    rows.append(
-      [method.label, *cells.values(), units.format_step_size(of_paper)]
-    )
+    rows.append([method.label, *cells.values()])
+    if is_of_paper:
+      rows[-1].append(units.format_step_size(of_paper))
   return tables.format_markdown(caption, header, rows)
 
 
 def write_results(
   output_dir: pathlib.Path,
   table: pd.DataFrame,
-  published: Mapping[runs.Method, float],
+  published: Mapping[runs.Method, Optional[float]],
   caption: str,
 ) -> None:
   """Writes tuning.csv, tuning.md, tuning.png and tuning.pdf."""
@@ -335,8 +348,8 @@ def tune(
     (group,) = runs.group_runs(read_runs(name, grid[0]))
     outcomes[group.method] = of_method
     groups[group.method.label] = group
-    of_paper = by_name[name].values['client_learning_rate']
-    published[group.method] = float(of_paper)
+    of_paper = by_name[name].values.get('client_learning_rate')
+    published[group.method] = of_paper and float(of_paper)
   table = describe(tabulate(outcomes), groups, published)
   caption = caption_of(table)
   print(format_markdown(table, published, caption))
@@ -395,7 +408,7 @@ def main(argv):
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags."""
   define = definer.Definer(values)
-  campaign_flags.define(values, paper_runs.EXPERIMENTS)
+  campaign_flags.define(values, (*paper_runs.EXPERIMENTS, paper_runs.CUSTOM))
   campaign_flags.define_methods(values, paper_runs.SAMPLINGS)
   values.set_default('output_dir', 'tuning')
   define.list(

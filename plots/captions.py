@@ -16,9 +16,7 @@ def describe_runs(groups: Sequence[runs.Group]) -> str:
   """Names the data and the step sizes, and explains the lines and bands."""
   step_sizes = describe_step_sizes(
     groups,
-    lambda group: labels.SAMPLINGS.get(
-      panels.family(group.method), panels.family(group.method)
-    ),
+    lambda group: labels.sampling_label(panels.family(group.method)),
     lambda group: group.method.label,
   )
   # Names may hold dollar signs, which begin formulas.

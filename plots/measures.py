@@ -126,8 +126,10 @@ def lasting_round(run: runs.Run, accuracy: float) -> float:
 
   Returns:
     The number of the round, counted from 0; infinity if the last evaluation is
-    below the accuracy.
+    below the accuracy, or the run has no accuracies.
   """
+  if 'validation_accuracy' not in run.metrics:
+    return math.inf
   rounds, accuracies = run.evaluated('validation_accuracy')
   below = np.flatnonzero(accuracies < accuracy)
   after = below[-1] + 1 if len(below) else 0

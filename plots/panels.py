@@ -84,7 +84,8 @@ def plot_panels(
   Lines are means over the runs of a method, and bands reach one standard
   deviation up and down, see `curves.average`; a single run has no band. By
   bits, a mean stands at the mean of the bits that were sent up to its round.
-  Markers are at evaluations.
+  Markers are at evaluations. Runs without an accuracy have the validation loss
+  in its place.
 
   Args:
     by_label: Each method's runs, which differ in their seeds, by its name in
@@ -103,7 +104,7 @@ def plot_panels(
   Raises:
     OSError: If the figure cannot be written.
   """
-  columns = ['validation_accuracy'] + ['training_loss'] * (not best_so_far)
+  columns = [_score_column(by_label)] + ['training_loss'] * (not best_so_far)
   methods = methods or {
     label: runs.method_of(of_method[0].settings)
     for label, of_method in by_label.items()
@@ -133,6 +134,9 @@ def plot_panels(
         axis.set_xlabel('Communication round')
       if is_loss:
         axis.set_ylabel('Training loss')
+        limit_loss(axis, _loss_limit(by_label))
+      elif column == 'validation_loss':
+        axis.set_ylabel('Validation loss')
         limit_loss(axis, _loss_limit(by_label))
       else:
         name = 'Best accuracy so far' if best_so_far else 'Validation accuracy'
@@ -411,12 +415,24 @@ def save(fig: figure.Figure, paths: Sequence[Union[str, os.PathLike]]) -> None:
       fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
 
 
+def _score_column(by_label):
+  """The accuracy, unless one of the runs has none."""
+  columns = {
+    runs.score_column(run.metrics)
+    for of_method in by_label.values()
+    for run in of_method
+  }
+  return max(columns)  # The loss comes after the accuracy.
+
+
 def _curve(run, column, best_so_far):
   """A run's curve by rounds, in the units of the panel."""
   values = run.metrics[column]
   if column == 'training_loss':
     # Rounds where it is NaN, after divergence, leave a gap.
     return values
+  if column == 'validation_loss':
+    return values.dropna()
   values = 100 * values.dropna()
   return values.cummax() if best_so_far else values
 

@@ -11,7 +11,8 @@ the table says how many do, if not all.
 
 Comparisons with full participation pair runs by seed. They use the seeds that
 both have and, for bits, with which both reach the accuracy. Differences have a
-95 % interval, see `plots.measures`.
+95 % interval, see `plots.measures`. Runs of regression targets have a
+validation loss in the place of the accuracies.
 """
 
 import math
@@ -124,7 +125,10 @@ def summarize(
     for group in groups
   )
   table['rounds'] = mean['rounds']
-  for name in ('final_accuracy', 'best_accuracy'):
+  scores = ['final_accuracy', 'best_accuracy']
+  if mean['final_accuracy'].isna().any():
+    scores += ['final_loss', 'best_loss']
+  for name in scores:
     table[f'{name}_mean'], table[f'{name}_std'] = mean[name], std[name]
   full = [_full_participation(group, groups) for group in groups]
   differences = [
@@ -169,11 +173,15 @@ def _columns(kind, target):
 
 def _measure(run, accuracies):
   """The numbers of one run; NaN for accuracies that it does not reach."""
-  _, accuracy = run.evaluated('validation_accuracy')
+  column = runs.score_column(run.metrics)
+  _, score = run.evaluated(column)
+  is_loss = column == 'validation_loss'
   numbers = {
     'rounds': len(run.metrics),
-    'final_accuracy': accuracy[-1],
-    'best_accuracy': accuracy.max(),
+    'final_accuracy': math.nan if is_loss else score[-1],
+    'best_accuracy': math.nan if is_loss else score.max(),
+    'final_loss': score[-1] if is_loss else math.nan,
+    'best_loss': score.min() if is_loss else math.nan,
     'participants_per_round': run.metrics['participants'].mean(),
     'rounds_without_sender': measures.rounds_without_sender(run),
     'uplink_bits': run.metrics['cumulative_uplink_bits'].iloc[-1],
@@ -193,7 +201,12 @@ _NO_ESTIMATE = measures.Estimate(math.nan, math.nan, math.nan, 0)
 def _final_difference(group, full) -> measures.Estimate:
   """The paired difference of the final accuracy to full participation."""
   pairs = _pair(group, full)
-  if not pairs:
+  is_known = all(
+    runs.score_column(run.metrics) == 'validation_accuracy'
+    for pair in pairs
+    for run in pair
+  )
+  if not pairs or not is_known:
     return _NO_ESTIMATE
   return measures.estimate_mean(
     [
@@ -244,14 +257,15 @@ def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
 def _format_accuracies(experiment, table):
   """The table of what was reached, and at which cost."""
   unit = units.choose_bits_unit(table['uplink_bits'].max())
+  is_loss = table['final_accuracy_mean'].isna().all()
   header = [
     'Method',
     'Client step size',
     'Seeds',
     'Rounds',
-    'Final accuracy [%]',
-    'Final − full [points]',
-    'Best accuracy [%]',
+    'Final loss' if is_loss else 'Final accuracy [%]',
+    *['Final − full [points]'] * (not is_loss),
+    'Best loss' if is_loss else 'Best accuracy [%]',
     'Participants a round',
     'Rounds without sender',
     f'Uplink [{unit.name}]',
@@ -267,13 +281,9 @@ def _format_accuracies(experiment, table):
         else units.format_step_size(step_size),
         str(row['seeds']),
         f'{row["rounds"]:g}',
-        tables.format_percent(
-          row['final_accuracy_mean'], row['final_accuracy_std']
-        ),
-        _format_difference(row),
-        tables.format_percent(
-          row['best_accuracy_mean'], row['best_accuracy_std']
-        ),
+        _format_score(row, 'final'),
+        *[_format_difference(row)] * (not is_loss),
+        _format_score(row, 'best'),
         f'{row["participants_per_round"]:.2f}',
         f'{row["rounds_without_sender"]:.3g}',
         unit.format(row['uplink_bits']),
@@ -334,6 +344,17 @@ def _format_difference(row):
     return tables.NONE
   ends = '' if pd.isna(low) else f' [{100 * low:+.2f}, {100 * high:+.2f}]'
   return f'{100 * value:+.2f}{ends}'
+
+
+def _format_score(row, which) -> str:
+  """An accuracy in per cent; the loss where there is no accuracy."""
+  if not pd.isna(row[f'{which}_accuracy_mean']):
+    return tables.format_percent(
+      row[f'{which}_accuracy_mean'], row[f'{which}_accuracy_std']
+    )
+  std = row[f'{which}_loss_std']
+  deviation = '' if pd.isna(std) else f' ± {std:.2g}'
+  return f'{row[f"{which}_loss_mean"]:.4g}{deviation}'
 
 
 def _label(group, groups):

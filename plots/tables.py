@@ -43,6 +43,14 @@ def format_percent(mean: float, std: float) -> str:
   return f'{100 * mean:.1f}{deviation}'
 
 
+def shows_loss(table: pd.DataFrame) -> bool:
+  """Whether the table tuning.csv is of a task with a loss but no accuracy."""
+  return bool(
+    table['holdout_accuracy_mean'].isna().all()
+    and table['holdout_loss_mean'].notna().any()
+  )
+
+
 def write(path: pathlib.Path, table: pd.DataFrame, markdown: str) -> None:
   """Writes the numbers to `path`.csv and the formatted table to `path`.md."""
   with files.replacing(path.with_suffix('.csv')) as partial:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Optional
 from typing import Union
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib import style
 from matplotlib import ticker
 
 from plots import panels
+from plots import tables
 from tff_ocs.records import runs
 
 _MARKER_SIZE = 3.4
@@ -24,26 +26,26 @@ _WIDTH = 3.4
 _HEIGHT = 2.5
 # So many powers of two can have a label without touching.
 _MAX_LABELS = 11
-_KEY = (
-  "Filled: chosen; ▼: the paper's choice; ×: diverged. Points are set apart"
-  ' sideways.'
-)
+_KEY = 'Filled: chosen; {}×: diverged. Points are set apart sideways.'
+_KEY_OF_PAPER = "▼: the paper's choice; "
 
 
 def plot_tuning(
   table: pd.DataFrame,
-  published: Mapping[runs.Method, float],
+  published: Mapping[runs.Method, Optional[float]],
   paths: Sequence[Union[str, os.PathLike]],
   *,
   caption: str,
 ) -> None:
   """Draws the accuracy on the holdout set against the clients' step size.
 
-  Bars reach one standard deviation up and down.
+  Bars reach one standard deviation up and down. A task without an accuracy has
+  the loss in its place, on a logarithmic axis.
 
   Args:
     table: The table tuning.csv.
-    published: The paper's step size of each method, in the legend's order.
+    published: The paper's step size of each method, `None` if there is none, in
+      the legend's order.
     paths: Where to write the figure; the endings decide the formats.
     caption: The line below the figure, which names the data. The meaning of the
       markers is added.
@@ -59,19 +61,32 @@ def plot_tuning(
     in_legend = {}
     for (method, look), shift in zip(looks.items(), shifts):
       rows = table[table['method'] == method.label]
-      line = _draw(axis, method, rows, shift, published[method], look)
+      line = _draw(
+        axis, method, _measured(table, rows), shift, published[method], look
+      )
       in_legend[line] = method
-    _format(axis, step_sizes)
+    _format(axis, step_sizes, tables.shows_loss(table))
     panels.add_legend(fig, in_legend)
-    panels.add_caption(fig, f'{caption} {_KEY}')
+    key = _KEY.format(_KEY_OF_PAPER if any(published.values()) else '')
+    panels.add_caption(fig, f'{caption} {key}')
     panels.save(fig, paths)
+
+
+def _measured(table, rows) -> pd.DataFrame:
+  """The rows with 'mean' and 'std' of what is drawn: per cent, or the loss."""
+  if tables.shows_loss(table):
+    mean, std = rows['holdout_loss_mean'], np.nan
+  else:
+    mean = 100 * rows['holdout_accuracy_mean']
+    std = 100 * rows['holdout_accuracy_std']
+  return rows.assign(mean=mean, std=std)
 
 
 def _draw(axis, method, rows, shift, published, look):
   """Draws a method; returns the line that stands for it in the legend."""
   x = shift * rows['step_size'].to_numpy()
-  y = 100 * rows['holdout_accuracy_mean'].to_numpy(float)
-  deviation = 100 * rows['holdout_accuracy_std'].to_numpy(float)
+  y = rows['mean'].to_numpy(float)
+  deviation = rows['std'].to_numpy(float)
   color = look['color']
   marker = panels.MARKERS.get(method.sampling, panels.OTHER_MARKER)
   (drawn,) = axis.plot(
@@ -105,15 +120,25 @@ def _draw(axis, method, rows, shift, published, look):
   }
   diverged = x[np.isnan(y)]
   axis.plot(diverged, np.full_like(diverged, 0.03), marker='x', **at_frame)
-  axis.plot(shift * published, 0.97, marker='v', **at_frame)
+  if published is not None:
+    axis.plot(shift * published, 0.97, marker='v', **at_frame)
   return drawn
 
 
-def _format(axis, step_sizes):
+def _format(axis, step_sizes, is_loss):
   axis.set_xlabel('Client step size')
-  axis.set_ylabel('Holdout accuracy [%]')
-  # With room at the top for the triangles.
-  axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
+  if is_loss:
+    axis.set_ylabel('Holdout loss')
+    axis.set_yscale('log')
+    for formatter in (
+      axis.yaxis.set_major_formatter,
+      axis.yaxis.set_minor_formatter,
+    ):
+      formatter(ticker.StrMethodFormatter('{x:g}'))
+  else:
+    axis.set_ylabel('Holdout accuracy [%]')
+    # With room at the top for the triangles.
+    axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
   if np.all(np.log2(step_sizes) % 1 == 0):
     axis.set_xscale('log', base=2)
     axis.xaxis.set_major_locator(

@@ -10,12 +10,17 @@ import doctest
 import io
 import pathlib
 import re
+import shlex
 import subprocess
 
 import pytest
 import tensorflow_federated as tff
+from matplotlib import image
 
+from experiments import custom
+from experiments import estimate
 from tests import command_lines
+from tests.experiments import linear
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
@@ -24,6 +29,9 @@ PAGES = [
   ROOT / 'results' / 'README.md',
   ROOT / 'benchmarks' / 'RESULTS.md',
 ]
+GUIDE = ROOT / 'docs' / 'your_data.md'
+# The programs whose commands in the guide are run, not only checked.
+RUN_IN_GUIDE = {'experiments.custom': custom, 'experiments.estimate': estimate}
 BLOCK = re.compile(r'^```(\w*)\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 LINK = re.compile(r'\]\(([^)\s]+)\)')
 # Files and folders of the project, as a page names them in code.
@@ -64,11 +72,12 @@ class _NoContext(tff.framework.SyncContext):
 
 @pytest.mark.parametrize(
   'page',
-  # The test of the wheel runs README's snippet.
+  # The test of the wheel runs README's snippet, and another one the guide,
+  # which writes files.
   [
     page
     for page in PAGES
-    if _python_snippets(page) and page.name != 'README.md'
+    if _python_snippets(page) and page.name not in ('README.md', GUIDE.name)
   ],
   ids=lambda page: page.name,
 )
@@ -85,6 +94,44 @@ def test_python_snippets(page, monkeypatch):
         assert doctest.OutputChecker().check_output(
           expected, output.getvalue(), flags
         ), f'{page.name} shows\n{expected}but prints\n{output.getvalue()}'
+
+
+def _run_block(language, code, namespace):
+  """Runs the code, or the programs, of a block; returns what it prints."""
+  output = io.StringIO()
+  with contextlib.redirect_stdout(output):
+    if language == 'python':
+      exec(compile(code, str(GUIDE), 'exec'), namespace)
+    for line in code.replace('\\\n', ' ').splitlines():
+      module = RUN_IN_GUIDE.get(line.removeprefix('python -m ').split(' ')[0])
+      if not language and module is not None:
+        module.run(linear.parse(module, *shlex.split(line)[3:]))
+  return output.getvalue()
+
+
+def test_guide_runs_from_the_table_to_the_trained_model(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  namespace = {'__name__': '__main__'}
+  printed, num_compared = None, 0
+  with tff.framework.get_context_stack().install(_NoContext()):
+    for language, code in BLOCK.findall(GUIDE.read_text()):
+      if language != 'text':
+        printed = _run_block(language, code, namespace)
+        continue
+      flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+      assert doctest.OutputChecker().check_output(code, printed, flags), (
+        f'The guide shows\n{code}but prints\n{printed}'
+      )
+      num_compared += 1
+  assert num_compared == 4
+  drawn, shown = (
+    image.imread(path)
+    for path in ('estimate/estimate.png', ROOT / 'docs/images/estimate.png')
+  )
+  assert drawn.shape == shown.shape
+  # Nearly all pixels are the same; numbers may differ by a little.
+  assert (drawn != shown).any(axis=-1).mean() < 0.02
+  assert (tmp_path / 'runs/cars_aocs_n16_m9_seed0/weights.npz').exists()
 
 
 def _commands(page, folder):

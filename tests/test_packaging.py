@@ -21,10 +21,13 @@ from tff_ocs import _version
 
 ROOT = pathlib.Path(__file__).parents[1]
 
+PACKAGED = ('tff_ocs', 'experiments', 'plots', 'programs')
+FLAG_FILES = sorted((ROOT / 'experiments' / 'flags').glob('*.flags'))
 # Packages whose name differs from the name of their module.
 DISTRIBUTIONS = {
   'absl': 'absl-py',
   'grpc': 'grpcio',
+  'mlflow': 'mlflow-skinny',
   'tree': 'dm-tree',
   'yaml': 'pyyaml',
 }
@@ -49,11 +52,12 @@ def wheel(tmp_path_factory):
   """Builds the wheel from a copy of what it needs."""
   folder = tmp_path_factory.mktemp('wheel')
   source = folder / 'source'
-  shutil.copytree(
-    ROOT / 'tff_ocs',
-    source / 'tff_ocs',
-    ignore=shutil.ignore_patterns('__pycache__'),
-  )
+  for package in PACKAGED:
+    shutil.copytree(
+      ROOT / package,
+      source / package,
+      ignore=shutil.ignore_patterns('__pycache__'),
+    )
   for name in ('pyproject.toml', 'README.md', 'LICENSE', 'NOTICE'):
     shutil.copy(ROOT / name, source)
   pip = [sys.executable, '-m', 'pip', '--disable-pip-version-check', 'wheel']
@@ -122,14 +126,16 @@ def _is_of_python(module):
   )
 
 
-def test_wheel_has_the_library_and_nothing_else(wheel):
+def test_wheel_has_the_library_the_programs_and_nothing_else(wheel):
   paths = {
     path
     for path in zipfile.ZipFile(wheel).namelist()
     if '.dist-info' not in path
   }
-  sources = [*ROOT.glob('tff_ocs/**/*.py'), ROOT / 'tff_ocs' / 'py.typed']
-  assert paths == {path.relative_to(ROOT).as_posix() for path in sources}
+  sources = [path for p in PACKAGED for path in ROOT.glob(f'{p}/**/*.py')]
+  data = ['tff_ocs/py.typed', 'plots/paper.mplstyle']
+  data += [f'experiments/flags/{p.name}' for p in FLAG_FILES]
+  assert paths == {*data, *(p.relative_to(ROOT).as_posix() for p in sources)}
 
 
 def test_metadata_have_version_and_licence(wheel):
@@ -160,7 +166,8 @@ def test_programs_and_tests_declare_what_they_import(declared):
     imported(*programs) - library - names(declared, 'ray')
   )
   assert names(declared, 'ray') == {'ray'}
-  of_others = library | names(declared, 'experiments', 'ray', 'docs')
+  trackers = names(declared, 'mlflow', 'wandb')
+  of_others = library | trackers | names(declared, 'experiments', 'ray', 'docs')
   # Plugins of pytest, and the kernel of the notebook.
   plugins = {'ipykernel', 'pytest-cov', 'pytest-xdist'}
   assert names(declared, 'test') == (imported('tests') - of_others) | plugins
@@ -234,3 +241,15 @@ def test_readme_snippet_runs_from_the_wheel(installed_python, tmp_path):
     assert re.fullmatch(
       rf'round {number}: \d+ of 16 clients sent \d+ Mbit', line
     )
+
+
+def test_custom_data_is_trained_on_from_the_wheel(installed_python, tmp_path):
+  rows = [f'{"ab"[i % 2]},{i % 7},{i % 3}.5' for i in range(40)]
+  (tmp_path / 'table.csv').write_text('\n'.join(['who,x,y', *rows]) + '\n')
+  run(
+    installed_python,
+    *('-m', 'experiments.custom', '--data=table.csv', '--client_column=who'),
+    *('--label_column=y', '--clients_per_round=2', '--total_rounds=1'),
+    cwd=tmp_path,
+  )
+  assert (tmp_path / 'runs' / 'table_aocs_n2_m3_seed0' / 'weights.npz').exists()

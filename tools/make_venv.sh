@@ -33,6 +33,13 @@ find_python() {
   return 1
 }
 
+# Names the Python that is there instead, if there is one.
+describe_newer() {
+  local version
+  version=$(python3 -V 2>/dev/null) && echo " (python3 is $version)"
+  return 0
+}
+
 # TFF 0.87.0 has wheels for this platform alone.
 platform="$(uname -s) $(uname -m)"
 libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || libc='no glibc'
@@ -47,8 +54,10 @@ if [[ -n ${PYTHON_BIN:-} ]]; then
       'with the venv module.'
 else
   python=$(find_python) ||
-    die 'Python 3.11, 3.10 or 3.9 with the venv module is needed on PATH' \
-      '(or PYTHON_BIN=/path/to/python make ...).'
+    die "TFF 0.87.0 needs Python 3.9, 3.10 or 3.11 with the venv module, and" \
+      "PATH has none$(describe_newer). Ways to install one: pyenv install 3.11;" \
+      'uv python install 3.11; conda create -n py311 python=3.11. Then:' \
+      'PYTHON_BIN=/path/to/python3.11 make ...'
 fi
 
 echo "Setting up .venv with $("$python" -V) (once: about 2 minutes, 3 GB) ..."

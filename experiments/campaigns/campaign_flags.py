@@ -13,6 +13,7 @@ from absl import flags
 
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
+from experiments.runs import user_code
 from programs import definer
 
 # Flags count as those of the program that calls `define`.
@@ -20,6 +21,9 @@ flags.disclaim_key_flags()
 
 # Flags that the programs set for each run, or that would undo finished work.
 _RESERVED = ('flagfile', 'output_dir', 'overwrite', 'resume', 'run_name')
+# Flags whose value is, or starts with, the path of a file. Each run is started
+# in the project's root, so a path that exists here is written in full.
+_PATHS = ('availability', 'cache_dir', 'data', 'sampling', 'task')
 
 
 def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
@@ -35,7 +39,9 @@ def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
     None,
     experiments,
     'Required. The experiment of the paper: FEMNIST data set 1, 2 or 3;'
-    ' Shakespeare with n = 32 or 128; CIFAR100; or all of them (paper).',
+    ' Shakespeare with n = 32 or 128; CIFAR100; or all of them (paper). Or data'
+    ' of your own (custom), which flags after the -- name, see'
+    ' experiments.custom.',
     required=True,
   )
   define_campaign(values)
@@ -87,12 +93,15 @@ def define_methods(
     ' whose results are those of aocs; threshold, which needs one round trip;'
     ' and, for cifar100 in a sweep, uniform_ocs_step, which is uniform sampling'
     ' with the step size of OCS. A method with one m, for example ocs_m3, is'
-    ' run with this m only.',
+    ' run with this m only. A scheme of your own is PATH.py:FUNCTION.',
   )
   define.validate(
     'methods',
     lambda methods: methods and all(_is_method(m, allowed) for m in methods),
-    message=f'must be some of {",".join(allowed)}, each with or without an _mM',
+    message=(
+      f'must be some of {",".join(allowed)}, each with or without an _mM, or'
+      ' PATH.py:FUNCTION'
+    ),
   )
   define.list(
     'expected_clients',
@@ -114,6 +123,8 @@ def define_methods(
 
 
 def _is_method(text, allowed) -> bool:
+  if user_code.is_reference(text):
+    return True
   method, m = paper_runs.split_method(text)
   if m is not None and (method == 'full' or not 0 < m < math.inf):
     return False
@@ -151,7 +162,7 @@ def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:
     )
   runs = paper_runs.read(
     values.experiment,
-    values.methods,
+    [_in_full(method) for method in values.methods],
     expected_clients=(
       values.expected_clients and list(map(float, values.expected_clients))
     ),
@@ -218,11 +229,12 @@ def extra_flags(
       addition to those of the folder.
 
   Returns:
-    The flags, '--name=value'.
+    The flags, '--name=value', with paths of files here in full.
 
   Raises:
     JobError: If one is not of this form, or may not be given.
   """
+  given = []
   for argument in argv[1:]:
     match = re.fullmatch(r'--(\w+)=.*', argument, re.DOTALL)
     if not match:
@@ -237,7 +249,21 @@ def extra_flags(
         f'{argument} cannot be given to each run: this program sets it. Its own'
         ' flags go before the --.'
       )
-  return list(argv[1:])
+    if name in _PATHS:
+      value = argument.split('=', 1)[1]
+      given.append(f'--{name}={_in_full(value)}')
+    else:
+      given.append(argument)
+  return given
+
+
+def _in_full(value: str) -> str:
+  """The value of a flag with the absolute path of a file that exists here."""
+  text, separator, function = value, '', ''
+  if user_code.is_reference(value):
+    text, separator, function = value.rpartition(':')
+  path = pathlib.Path(text).expanduser()
+  return f'{path.resolve()}{separator}{function}' if path.exists() else value
 
 
 def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import sys
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Optional
 from typing import Union
@@ -15,7 +16,10 @@ import tqdm
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import local_runner
 from experiments.runs import availability
+from experiments.runs import data_flags
+from experiments.runs import experiment_flags
 from experiments.runs import run_progress
+from experiments.runs import user_code
 from tff_ocs.records import files
 from tff_ocs.records import settings as settings_lib
 
@@ -189,7 +193,7 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
       f'{folder} cannot be read: {error}. Remove that folder, or use another'
       ' --output_dir.'
     ) from error
-  asked = {name: _as_recorded(name, text) for name, text in job.values.items()}
+  asked = _as_recorded(job.values)
   for name, recorded, value in settings.differences_from_flags(asked):
     wanted = value if name in job.values else f'{value}, which is its default'
     raise job_lib.JobError(
@@ -199,14 +203,22 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
   return run_progress.has_final_weights(folder)
 
 
-def _as_recorded(name: str, text: str) -> str:
-  """A flag's value in the form in which `config.json` has it."""
-  if name != 'availability':
-    return text
+def _as_recorded(values: Mapping[str, str]) -> dict[str, str]:
+  """The flags' values in the form in which `config.json` has them."""
+  recorded = dict(values)
   try:
-    return str(availability.read(text, folder=job_lib.ROOT).setting)
-  except availability.AvailabilityError as error:
+    if 'availability' in values:
+      recorded['availability'] = str(
+        availability.read(values['availability'], folder=job_lib.ROOT).setting
+      )
+    recorded.update(data_flags.as_recorded(values, folder=job_lib.ROOT))
+  except (
+    availability.AvailabilityError,
+    experiment_flags.SettingError,
+    user_code.UserCodeError,
+  ) as error:
     raise job_lib.JobError(str(error)) from error
+  return {name: text for name, text in recorded.items() if text is not None}
 
 
 def _describe_failure(log, status) -> str:

@@ -1,4 +1,4 @@
-"""The runs of the paper, and those that are compared with them.
+"""The runs of the paper, those compared with them, and those of custom data.
 
 Each file in `flags/` holds the flags of one run. Its name consists of the
 experiment, the method and m: `femnist_1_aocs_m3.flags`.
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from typing import Optional
 
 from experiments.campaigns import job
+from experiments.runs import user_code
 
 EXPERIMENTS = (
   'femnist_1',
@@ -24,6 +25,9 @@ SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
 # The last one, which only CIFAR100 has, is uniform sampling with the step size
 # of OCS.
 METHODS = (*SAMPLINGS, 'uniform_ocs_step')
+# The experiment of data of one's own, which no file describes.
+CUSTOM = 'custom'
+_CUSTOM_N, _CUSTOM_M, _CUSTOM_ROUNDS = 32, 3, 151
 
 
 class Published(NamedTuple):
@@ -65,7 +69,7 @@ _FOLDER = pathlib.Path(__file__).parents[1] / 'flags'
 def split_method(text: str) -> tuple[str, Optional[float]]:
   """Splits 'aocs_m3' into 'aocs' and 3; m is `None` if the text has none."""
   match = re.fullmatch(r'(.*)_m(\d+(?:\.\d+)?)', text)
-  if match is None:
+  if match is None or user_code.is_reference(text):
     return text, None
   return match.group(1), float(match.group(2))
 
@@ -80,8 +84,11 @@ def read(
   """Reads the runs of an experiment.
 
   Args:
-    experiment: One of `EXPERIMENTS`, or 'paper' for all of them.
-    methods: Some of `METHODS`, each with or without one m: 'aocs_m3', 'aocs'.
+    experiment: One of `EXPERIMENTS`, 'paper' for all of them, or `CUSTOM`,
+      whose m is 3.
+    methods: Some of `METHODS`, each with or without one m: 'aocs_m3', 'aocs';
+      or PATH.py:FUNCTION for a scheme of one's own, which has the other flags
+      of AOCS.
     expected_clients: The values of m of the methods without one, instead of the
       paper's.
     clients_per_round: n, instead of the paper's.
@@ -97,8 +104,15 @@ def read(
   Raises:
     JobError: If the experiment does not have one of the methods.
   """
-  experiments = EXPERIMENTS if experiment == 'paper' else (experiment,)
   split = [split_method(text) for text in methods]
+  if experiment == CUSTOM:
+    runs = [
+      _build_custom(method, m, clients_per_round)
+      for method, of_method in split
+      for m in _choose_m(method, of_method, expected_clients)
+    ]
+    return list({run.name: run for run in runs}.values())
+  experiments = EXPERIMENTS if experiment == 'paper' else (experiment,)
   for method, _ in split:
     if not any(_find_files(name, method, None) for name in experiments):
       raise job.JobError(f'{experiment} has no runs of the method {method}.')
@@ -116,7 +130,8 @@ def read(
 
 def _find_files(experiment, method, expected_clients):
   """Pairs of an m (`None` for full participation) and the file of its run."""
-  pattern = re.compile(rf'{experiment}_{method}(?:_m(\d+))?')
+  of_file = 'aocs' if user_code.is_reference(method) else method
+  pattern = re.compile(rf'{experiment}_{of_file}(?:_m(\d+))?')
   files = {}
   for path in _FOLDER.glob('*.flags'):
     match = pattern.fullmatch(path.stem)
@@ -137,9 +152,49 @@ def _build_run(experiment, method, m, path, clients_per_round) -> job.Job:
     if of_n not in flags:
       flags.append(of_n)
       name += f'_n{clients_per_round}'
-  name += f'_{method}'
+  name += f'_{_short(method)}'
+  if user_code.is_reference(method):
+    flags.append(f'--sampling={method}')
   if m is not None:
     name += f'_m{m:g}'
     if f'--expected_clients={m:g}' not in flags:
       flags.append(f'--expected_clients={m:g}')
   return job.Job(name, experiment.split('_')[0], ('--data_source=tff', *flags))
+
+
+def _choose_m(method, of_method, expected_clients):
+  """The values of m of a method with data of one's own."""
+  if method not in SAMPLINGS and not user_code.is_reference(method):
+    raise job.JobError(f'{CUSTOM} has no runs of the method {method}.')
+  if method == 'full':
+    return [None]
+  if of_method is not None:
+    return [of_method]
+  return sorted(expected_clients or [_CUSTOM_M])
+
+
+def _build_custom(method, m, clients_per_round) -> job.Job:
+  name, flags = CUSTOM, []
+  if clients_per_round is not None:
+    name += f'_n{clients_per_round}'
+  name += f'_{_short(method)}'
+  if m is not None:
+    name += f'_m{m:g}'
+    flags.append(f'--expected_clients={m:g}')
+  return job.Job(
+    name,
+    CUSTOM,
+    (
+      f'--sampling={method}',
+      f'--total_rounds={_CUSTOM_ROUNDS}',
+      f'--clients_per_round={clients_per_round or _CUSTOM_N}',
+      *flags,
+    ),
+  )
+
+
+def _short(method: str) -> str:
+  """The method, in names: of a file, only the file's name."""
+  if user_code.is_reference(method):
+    return pathlib.Path(method.rpartition(':')[0]).stem
+  return method

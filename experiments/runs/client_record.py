@@ -27,7 +27,7 @@ class ClientRecord:
       test: The validation examples of each client.
     """
     self._test = test
-    self._evaluate = task_lib.build_evaluator(task.model)
+    self._evaluate = task_lib.build_evaluator(task.model, metrics=task.metrics)
     self._places = {name: k for k, name in enumerate(task.train.client_ids)}
     self._counts = np.zeros((2, len(self._places)), np.int64)
 

@@ -4,6 +4,8 @@ import contextlib
 import pathlib
 import sys
 import warnings
+from collections.abc import Iterator
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -19,9 +21,12 @@ from experiments.runs import devices
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from experiments.runs import run_progress
+from experiments.runs import trackers
 from experiments.runs import training
+from experiments.runs import user_code
 from tff_ocs import compression
 from tff_ocs import execution
+from tff_ocs import schemes
 from tff_ocs.records import files
 from tff_ocs.records import settings as settings_lib
 from tff_ocs.runtime import forms
@@ -39,6 +44,7 @@ def run(
   """
   path = None
   try:
+    trackers.check(values.log_to)
     availability = availability_lib.read(values.availability)
     path = pathlib.Path(
       values.output_dir,
@@ -54,6 +60,7 @@ def run(
       settings = {
         'experiment': described.name,
         **experiment_flags.settings(values, described.own_flags),
+        **described.own_settings,
         'client_learning_rate': learning_rate,
         'availability': availability.setting,
       }
@@ -72,6 +79,8 @@ def run(
     client_data.DataError,
     experiment_flags.SettingError,
     files.RecordError,
+    trackers.TrackerError,
+    user_code.UserCodeError,
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
@@ -111,32 +120,28 @@ def _run(folder, settings, values, load_task, availability):
   if values.client_weighting == 'uniform':
     client_weights = dict.fromkeys(client_weights, 1)
   source = _build_source(values, task, client_weights, q_of_client)
-  process = _build_process(
+  record = _build_client_record(values, task)
+  sampling = tff_ocs.ClientSamplingFactory(
+    _build_scheme(values),
+    value_sum_factory=_build_compressor(values),
+    measure_norms=True,
+    reveal_clients=_reveals_clients(values),
+  )
+  process = build_process(
     values,
+    sampling,
     task.model,
     settings['client_learning_rate'],
+    availability=values.availability is not None,
+    client_costs=values.client_costs != 'none',
     pool_weight=source.known_weight,
   )
-  record = _build_client_record(values, task)
-  addresses = (
-    [] if values.worker_address is None else values.worker_address.split(',')
-  )
-  try:
-    process = forms.fuse(process)
-  except forms.FormError as error:  # Of more than one round trip.
-    if len(addresses) > 1:
-      raise experiment_flags.SettingError(
-        f'--worker_address={values.worker_address} names several workers, over'
-        f' which a round of --sampling={values.sampling} cannot be divided,'
-        ' because what a client sends depends on a sum of the same round. Use'
-        ' one worker; or --sampling=threshold, full, or uniform without'
-        ' --availability.'
-      ) from error
-  with _use_workers(addresses):
+  with use_workers(values.worker_address):
     # The folder is made only if there is a worker.
     folder.start(
       settings_lib.Settings.from_json({**settings, **task.describe()}),
       worker_address=values.worker_address,
+      log_to=values.log_to,
     )
     _report(f'Results: {folder.path}')
     training.train(
@@ -149,16 +154,21 @@ def _run(folder, settings, values, load_task, availability):
       rounds_per_eval=values.rounds_per_eval,
       rounds_per_checkpoint=values.rounds_per_checkpoint,
       folder=folder,
-      name=values.sampling,
+      name=experiment_flags.short_sampling(values),
       client_record=record,
       devices=_build_devices(values, task) if values.simulate_devices else None,
       norms_writer=folder.open_norms() if values.record_norms else None,
     )
 
 
+def _split_addresses(worker_address: Optional[str]) -> list[str]:
+  return [] if worker_address is None else worker_address.split(',')
+
+
 @contextlib.contextmanager
-def _use_workers(addresses):
+def use_workers(worker_address: Optional[str]) -> Iterator[None]:
   """Enters the TFF context and waits until its workers answer."""
+  addresses = _split_addresses(worker_address)
   with contextlib.ExitStack() as stack:
     try:
       if len(addresses) > 1:
@@ -200,6 +210,14 @@ def _build_scheme(values):
     return tff_ocs.ThresholdSampling(
       m, first_cohort_size=values.clients_per_round
     )
+  if user_code.is_reference(values.sampling):
+    scheme = user_code.call('sampling', values.sampling, m)
+    if not isinstance(scheme, schemes.SamplingScheme):
+      raise user_code.UserCodeError(
+        f'--sampling={values.sampling} must return a'
+        f' tff_ocs.schemes.SamplingScheme, found {type(scheme).__name__}.'
+      )
+    return scheme
   return tff_ocs.ApproximateOptimalSampling(m, values.max_iterations)
 
 
@@ -285,7 +303,7 @@ def _build_source(values, task, client_weights, q_of_client):
     seed=values.seed,
     total_rounds=values.total_rounds,
   )
-  evaluate = task_lib.build_evaluator(task.model)
+  evaluate = task_lib.build_evaluator(task.model, metrics={})
   return cohorts.SamplerSource(
     task,
     values.seed,
@@ -295,34 +313,70 @@ def _build_source(values, task, client_weights, q_of_client):
   )
 
 
-def _build_process(values, model, learning_rate, pool_weight):
-  sampling = tff_ocs.ClientSamplingFactory(
-    _build_scheme(values),
-    value_sum_factory=_build_compressor(values),
-    measure_norms=True,
-    reveal_clients=_reveals_clients(values),
-  )
+def build_process(
+  values: flags.FlagValues,
+  sampling: tff_ocs.ClientSamplingFactory,
+  model: tff.learning.models.FunctionalModel,
+  learning_rate: float,
+  *,
+  availability: bool = False,
+  client_costs: bool = False,
+  pool_weight: Optional[float] = None,
+) -> tff.templates.IterativeProcess:
+  """Builds the training process that the flags of training describe.
+
+  Rounds of one round trip are fused.
+
+  Args:
+    values: The flags.
+    sampling: The clients that send.
+    model: The model.
+    learning_rate: The clients' step size, or that of distributed SGD.
+    availability: Whether clients are available with a probability only.
+    client_costs: Whether clients have costs.
+    pool_weight: With a cohort sampler, the total weight of the pool.
+
+  Returns:
+    The process.
+
+  Raises:
+    SettingError: If there are several workers, over which a round of the
+      sampling cannot be divided.
+  """
   common = dict(
     batch_size=values.batch_size,
     client_weighting=tff.learning.ClientWeighting[
       values.client_weighting.upper()
     ],
-    availability=values.availability is not None,
+    availability=availability,
   )
   if values.algorithm == 'dsgd':
-    return tff_ocs.build_distributed_sgd_process(
+    process = tff_ocs.build_distributed_sgd_process(
       model, sampling, learning_rate=learning_rate, **common
     )
-  return tff_ocs.build_federated_averaging_process(
-    model,
-    sampling,
-    client_learning_rate=learning_rate,
-    server_learning_rate=values.server_learning_rate,
-    client_epochs=values.client_epochs,
-    pool_weight=pool_weight,
-    client_costs=values.client_costs != 'none',
-    **common,
-  )
+  else:
+    process = tff_ocs.build_federated_averaging_process(
+      model,
+      sampling,
+      client_learning_rate=learning_rate,
+      server_learning_rate=values.server_learning_rate,
+      client_epochs=values.client_epochs,
+      client_costs=client_costs,
+      pool_weight=pool_weight,
+      **common,
+    )
+  try:
+    process = forms.fuse(process)
+  except forms.FormError as error:  # Of more than one round trip.
+    if len(_split_addresses(values.worker_address)) > 1:
+      raise experiment_flags.SettingError(
+        f'--worker_address={values.worker_address} names several workers, over'
+        f' which a round of --sampling={values.sampling} cannot be divided,'
+        ' because what a client sends depends on a sum of the same round. Use'
+        ' one worker; or --sampling=threshold, full, or uniform without'
+        ' --availability.'
+      ) from error
+  return process
 
 
 def _choose_validation_set(task, values):

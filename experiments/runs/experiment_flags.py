@@ -1,19 +1,22 @@
-"""The flags that femnist, shakespeare and cifar100 share.
+"""The flags that femnist, shakespeare, cifar100 and custom share.
 
 This module does not import TensorFlow, so that --help and wrong flags are
 answered at once.
 """
 
 import os
+import types
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import Optional
 
 from absl import flags
 
 from experiments.runs import availability as availability_lib
+from experiments.runs import user_code
 from programs import definer
 from tff_ocs.records import settings as settings_lib
 
@@ -46,6 +49,9 @@ _FLAGS_IN_NAMES = (
   'cohort_sampler',
   'client_costs',
 )
+SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
+# Of tasks that are not the paper's.
+_FIRST_STEP_SIZE = 0.1
 
 
 class SettingError(ValueError):
@@ -73,44 +79,52 @@ class Experiment(NamedTuple):
   Attributes:
     name: The name in figures and tables.
     data: The first part of the name of the run's folder.
-    step_size: The paper's client step size for the sampling.
+    step_size: The paper's client step size for the sampling; `None` if the
+      task is not one of the paper's.
     own_flags: The names of the program's own flags, which are recorded too.
     load_task: A function that loads the `tff_ocs.tasks.task.Task`.
+    own_settings: Further settings that are recorded, by name.
   """
 
   name: str
   data: str
-  step_size: PaperStepSize
+  step_size: Optional[PaperStepSize]
   own_flags: Sequence[str]
   load_task: Callable[[], Any]
+  own_settings: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def define(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the flags."""
+  """Defines the flags of a program with --data_source."""
+  define_common(values)
+  _define_source(definer.Definer(values))
+
+
+def define_common(values: flags.FlagValues) -> None:
+  """Defines the flags that do not depend on where the data is from."""
   define = definer.Definer(values)
   _define_sampling(define)
-  _define_training(define)
-  _define_data(define)
+  define_training(define)
+  _define_validation(define)
   _define_folder(define)
 
 
 def _define_sampling(define):
-  define.enum(
+  define.string(
     'sampling',
     'aocs',
-    ['full', 'uniform', 'ocs', 'aocs', 'threshold'],
-    'The clients that send their update: all clients of the cohort (full); each'
-    ' with the same probability m / n (uniform); or by optimal client sampling,'
-    ' with probabilities that are computed from the norms of the updates,'
-    ' exactly (ocs), from sums only (aocs), or in one round trip, with a'
-    ' threshold that is learnt from former rounds (threshold).',
+    f'{", ".join(SAMPLINGS)}, or PATH.py:FUNCTION. The clients that send their'
+    ' update: all clients of the cohort (full); each with the same probability'
+    ' m / n (uniform); or by optimal client sampling, with probabilities that'
+    ' are computed from the norms of the updates, exactly (ocs), from sums only'
+    ' (aocs), or in one round trip, with a threshold that is learnt from former'
+    ' rounds (threshold). Or a scheme of your own, which a function of a file'
+    ' of yours returns for m; see docs/extend.md.',
   )
-  define.integer(
-    'clients_per_round',
-    32,
-    'n, the size of the cohort: how many clients of the pool are drawn in each'
-    ' round and compute an update.',
-    lower_bound=1,
+  define.validate(
+    'sampling',
+    lambda value: value in SAMPLINGS or user_code.is_reference(value),
+    message=f'must be one of {", ".join(SAMPLINGS)}, or PATH.py:FUNCTION',
   )
   define.float(
     'expected_clients',
@@ -210,7 +224,15 @@ def _define_sampling(define):
   )
 
 
-def _define_training(define):
+def define_training(define: definer.Definer) -> None:
+  """Defines the flags that describe the rounds and how clients train."""
+  define.integer(
+    'clients_per_round',
+    32,
+    'n, the size of the cohort: how many clients of the pool are drawn in each'
+    ' round and compute an update.',
+    lower_bound=1,
+  )
   define.enum(
     'algorithm',
     'fedavg',
@@ -228,13 +250,6 @@ def _define_training(define):
   )
   define.integer('total_rounds', 151, 'The number of rounds.', lower_bound=1)
   define.integer(
-    'rounds_per_eval',
-    5,
-    'The validation set is evaluated after each round whose number, from 0, is'
-    ' divisible by this, and after the last.',
-    lower_bound=1,
-  )
-  define.integer(
     'batch_size',
     20,
     "The examples in a batch of a client's SGD.",
@@ -250,7 +265,8 @@ def _define_training(define):
     'client_learning_rate',
     None,
     "The clients' step size eta_l; with --algorithm=dsgd the step size eta. If"
-    " not given, the paper's for the sampling and the data set.",
+    " not given, the paper's for the sampling and the data set, or 0.1 for data"
+    ' of your own.',
   )
   define.float('server_learning_rate', 1.0, "The server's step size eta_g.")
   define.integer(
@@ -274,7 +290,7 @@ def _define_training(define):
   _validate_positive(define, 'server_learning_rate')
 
 
-def _define_data(define):
+def _define_source(define):
   define.path(
     'cache_dir',
     None,
@@ -286,6 +302,16 @@ def _define_data(define):
     None,
     'With --data_source=tff: the name of the data that the file in --cache_dir'
     ' really holds, if it is a stand-in; for the results and captions.',
+  )
+
+
+def _define_validation(define):
+  define.integer(
+    'rounds_per_eval',
+    5,
+    'The validation set is evaluated after each round whose number, from 0, is'
+    ' divisible by this, and after the last.',
+    lower_bound=1,
   )
   define.integer(
     'validation_subset',
@@ -331,6 +357,16 @@ def _define_folder(define):
     None,
     "The name of the run's folder. If not given, it consists of the data, the"
     ' sampling, n, m and the seed.',
+  )
+  define.enum(
+    'log_to',
+    'tensorboard',
+    ['tensorboard', 'mlflow', 'wandb'],
+    'Where the metrics of the rounds are shown, in addition to metrics.csv:'
+    " TensorBoard, from the run's folder events; MLflow, from the folder mlruns"
+    ' in --output_dir or the place that MLFLOW_TRACKING_URI names; or Weights &'
+    ' Biases (wandb; with WANDB_MODE=offline it needs no server). The last two'
+    ' are packages of their own.',
   )
   define.integer(
     'rounds_per_checkpoint',
@@ -378,7 +414,7 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
     data_flags: The names of the program's own flags that only
       --data_source=tff uses.
   """
-  if values.data_source != 'tff':
+  if 'data_source' in values and values.data_source != 'tff':
     for name in ('cache_dir', 'data_name', *data_flags):
       if values[name].value is not None:
         raise SettingError(
@@ -424,6 +460,11 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       ' --cohort_sampler=power_of_choice, found'
       f' --cohort_sampler={values.cohort_sampler}.'
     )
+  check_training(values)
+
+
+def check_training(values: flags.FlagValues) -> None:
+  """Raises a `SettingError` if flags of training contradict each other."""
   if values.algorithm == 'dsgd':
     for name in ('client_epochs', 'server_learning_rate'):
       if values[name].value != 1:
@@ -439,22 +480,34 @@ def settings(
   """The values of the flags that determine a run's results, by name."""
   common = flags.FlagValues()
   define(common)
-  return {
+  recorded = {
     name: values[name].value
     for name in (*own_flags, *common)
-    if name not in settings_lib.NOT_SETTINGS
+    if name in values and name not in settings_lib.NOT_SETTINGS
   }
+  if user_code.is_reference(values.sampling):
+    recorded['sampling'] = user_code.describe('sampling', values.sampling)
+  return recorded
 
 
 def step_size(
-  values: flags.FlagValues, of_paper: PaperStepSize
+  values: flags.FlagValues, of_paper: Optional[PaperStepSize]
 ) -> tuple[float, str]:
   """The client step size, and a line that says where it is from."""
   if values.client_learning_rate is not None:
     step_size = values.client_learning_rate
     return step_size, f'Client step size: {step_size:g}, as given.'
-  # The paper has no --sampling=threshold, which is optimal sampling, too.
-  sampling = 'ocs' if values.sampling == 'threshold' else values.sampling
+  if of_paper is None:
+    return _FIRST_STEP_SIZE, (
+      f'Client step size: {_FIRST_STEP_SIZE:g}, a first guess;'
+      ' --client_learning_rate sets another, and experiments.tune searches for'
+      ' a good one.'
+    )
+  # The paper has neither --sampling=threshold, which is optimal sampling, too,
+  # nor schemes of one's own.
+  sampling = values.sampling
+  if sampling == 'threshold' or user_code.is_reference(sampling):
+    sampling = 'ocs'
   differing = []
   if sampling != values.sampling:
     differing.append(f'--sampling={values.sampling}')
@@ -476,6 +529,13 @@ def step_size(
   return of_paper.value, line
 
 
+def short_sampling(values: flags.FlagValues) -> str:
+  """The sampling, in names of folders: of a file, only the file's name."""
+  if user_code.is_reference(values.sampling):
+    return user_code.locate('sampling', values.sampling)[0].stem
+  return values.sampling
+
+
 def run_name(
   values: flags.FlagValues,
   data: str,
@@ -493,6 +553,6 @@ def run_name(
   if availability.setting is not None:
     others += f'_q{availability.short_name}'
   return (
-    f'{data}_{values.sampling}_n{values.clients_per_round}{m}{others}'
+    f'{data}_{short_sampling(values)}_n{values.clients_per_round}{m}{others}'
     f'_seed{values.seed}'
   )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from absl import flags
 
 from experiments.runs import experiment_flags
+from experiments.runs import user_code
 from programs import entry
 
 _M_MMAP_THRESHOLD = -3
@@ -24,7 +25,10 @@ def run(
   """
   try:
     described = describe(values)
-  except experiment_flags.SettingError as error:
+  except (
+    experiment_flags.SettingError,
+    user_code.UserCodeError,
+  ) as error:
     sys.exit(f'error: {error}')
   setup()
   from experiments.runs import experiment

@@ -9,14 +9,12 @@ It holds
 *   `weights.npz`: the final weights, which exist once the run is finished;
 *   `checkpoints/`: while the run is not finished, see `checkpoints`;
 *   `clients.csv`: with `--evaluate_clients`, a line for each client;
-*   `events/`: the metrics for TensorBoard;
+*   `events/`: the metrics for TensorBoard, or what another tracker needs;
 *   `log.txt`.
 
 `tff_ocs.records` defines, writes and reads the first four.
 """
 
-import asyncio
-import collections
 import contextlib
 import importlib.metadata
 import logging as python_logging
@@ -36,6 +34,7 @@ from absl import logging
 
 from experiments.runs import checkpoints
 from experiments.runs import code_version
+from experiments.runs import trackers
 from tff_ocs import execution
 from tff_ocs.records import files
 from tff_ocs.records import metrics as metrics_lib
@@ -81,6 +80,7 @@ class RunFolder:
     # Keeps what is logged while it has no target: until the start.
     self._log = handlers.MemoryHandler(capacity=1)
     self._lock = None
+    self._tracker: Optional[trackers.Tracker] = None
     if self.path.is_dir() and any(
       path.name not in _LEFT_WITHOUT_CONFIG for path in self.path.iterdir()
     ):
@@ -138,19 +138,24 @@ class RunFolder:
       )
 
   def start(
-    self, settings: settings_lib.Settings, worker_address: Optional[str] = None
+    self,
+    settings: settings_lib.Settings,
+    worker_address: Optional[str] = None,
+    log_to: str = trackers.TENSORBOARD,
   ) -> None:
     """Locks the folder and writes `config.json`, or continues a former run.
 
     Args:
       settings: The settings.
       worker_address: Where the worker is, if not on this machine.
+      log_to: The tracker, see `trackers`.
 
     Raises:
       FileExistsError: As `check_settings`; or if another process uses the
         folder, or has finished the run meanwhile.
       OSError: If the folder cannot be written to.
       RecordError: If `metrics.csv` of the former run is damaged.
+      TrackerError: If the tracker cannot be opened.
     """
     with files.explaining_write_errors(self.path):
       self.path.mkdir(parents=True, exist_ok=True)
@@ -162,12 +167,12 @@ class RunFolder:
         ' use another --output_dir or --run_name.'
       ) from None
     try:
-      self._start(settings, worker_address)
+      self._start(settings, worker_address, log_to)
     except BaseException:
       self.close()
       raise
 
-  def _start(self, settings, worker_address):
+  def _start(self, settings, worker_address, log_to):
     self.check_settings(settings.to_json())
     if self.is_finished and not self._overwrite:
       raise FileExistsError(
@@ -194,9 +199,7 @@ class RunFolder:
     self._check_weights_of_metrics(settings.total_rounds)
     self.checkpoints.drop_from(self._metrics.num_rounds, metrics_lib.METRICS)
     with files.explaining_write_errors(self.path / 'events'):
-      self._tensorboard_manager = tff.program.TensorBoardReleaseManager(
-        self.path / 'events'
-      )
+      self._tracker = trackers.Tracker(log_to, self.path, settings.to_json())
 
   def _check_metrics_of_checkpoints(self):
     """Checks that good checkpoints are not dropped for want of metrics.csv."""
@@ -230,11 +233,7 @@ class RunFolder:
     """
     self._metrics.write(metrics, round_num)
     with files.explaining_write_errors(self.path / 'events'):
-      asyncio.run(
-        self._tensorboard_manager.release(
-          collections.OrderedDict(metrics), round_num
-        )
-      )
+      self._tracker.release(metrics, round_num)
 
   def open_norms(self) -> norms_lib.NormsWriter:
     """Opens `norms.csv`, to start or continue it.
@@ -265,14 +264,21 @@ class RunFolder:
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
     """Writes `weights.npz`, drops the checkpoints and frees the folder."""
     weights_lib.write_weights(self.path, weights)
+    self._close_tracker(is_finished=True)
     self.checkpoints.remove()
     self.close()
 
   def close(self) -> None:
     """Frees the folder for other processes; does nothing if it is free."""
+    self._close_tracker(is_finished=False)
     if self._lock is not None:
       self._lock.release()
       self._lock = None
+
+  def _close_tracker(self, *, is_finished):
+    if self._tracker is not None:
+      tracker, self._tracker = self._tracker, None
+      tracker.close(is_finished=is_finished)
 
   @contextlib.contextmanager
   def log(self):

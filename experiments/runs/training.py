@@ -84,7 +84,9 @@ def train(
     OSError: If the folder cannot be written to.
     WorkerError: If the worker cannot be started or keeps dying.
   """
-  evaluate = task_lib.build_evaluation(task.model, task.test)
+  evaluate = task_lib.build_evaluation(
+    task.model, task.test, metrics=task.metrics
+  )
   memories = [source, *([client_record] if client_record else [])]
   state, cumulative_bits, first_round = _start_or_resume(
     process, folder, memories
@@ -132,9 +134,14 @@ def train(
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
       evaluation = evaluate(state.weights)
-      metrics['validation_accuracy'] = evaluation.accuracy
       metrics['validation_loss'] = evaluation.loss
-      shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+      for metric, value in evaluation.others.items():
+        metrics[f'validation_{metric}'] = value
+      if evaluation.accuracy is None:
+        shown['validation loss'] = f'{evaluation.loss:.3g}'
+      else:
+        metrics['validation_accuracy'] = evaluation.accuracy
+        shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     if norms_writer is not None:
       norms_writer.write(output['aggregator']['norms'], round_num)
     folder.release(metrics, round_num)

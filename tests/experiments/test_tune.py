@@ -414,3 +414,23 @@ def test_search_end_to_end(tmp_path, capsys, monkeypatch):
   )
   # The same search finds all runs finished.
   assert run() == table
+
+
+def test_loss_decides_where_there_is_no_accuracy():
+  outcomes = [
+    outcome(0.1, _NAN, losses=(3.0,)),
+    outcome(0.2, _NAN, losses=(2.0,)),
+    outcome(0.4, _NAN, losses=(5.0,)),
+    outcome(0.8, _NAN, losses=(0.1,), diverged=True),
+  ]
+  assert tune.choose(outcomes).step_size == 0.2
+  assert tune.next_step_size(outcomes) is None
+  method = runs.Method('full')
+  table = tune.tabulate({method: outcomes})
+  assert tune.format_markdown(table, {method: None}, 'mine').splitlines()[
+    2:
+  ] == [
+    '| Holdout loss | 0.1 | 0.2 | 0.4 | 0.8 |',
+    '| --- | ---: | ---: | ---: | ---: |',
+    '| full participation | 3 | **2** | 5 | diverged |',
+  ]

@@ -20,6 +20,7 @@ class Line(NamedTuple):
   step_sizes: tuple = (0.125, 0.25, 0.5)
   accuracy: tuple = (0.6, 0.9, _NAN)
   deviation: tuple = (0.1, 0.05, _NAN)
+  loss: tuple = (0.8, 0.3, _NAN)
   chosen: int = 1
   published: float = 0.125
 
@@ -31,6 +32,7 @@ class Line(NamedTuple):
         'step_size': self.step_sizes,
         'holdout_accuracy_mean': self.accuracy,
         'holdout_accuracy_std': self.deviation,
+        'holdout_loss_mean': np.resize(self.loss, len(self.step_sizes)),
         'best': np.arange(len(self.step_sizes)) == self.chosen,
       }
     )
@@ -158,3 +160,17 @@ def test_legend_and_caption(draw):
   texts = [text.get_text() for text in legend.get_texts()]
   assert texts == ['full participation', 'AOCS, m=3']
   assert fig.get_supxlabel().startswith('Made-up numbers. Filled: chosen')
+
+
+def test_loss_is_drawn_where_there_is_no_accuracy(draw):
+  line = FULL._replace(
+    accuracy=(_NAN,) * 3, deviation=(_NAN,) * 3, published=None
+  )
+  fig = draw([line])
+  (axis,) = fig.axes
+  assert axis.get_ylabel() == 'Holdout loss' and axis.get_yscale() == 'log'
+  drawn, chosen = lines_with(axis, 'o')
+  np.testing.assert_allclose(drawn.get_ydata(), [0.8, 0.3, _NAN])
+  assert list(chosen.get_ydata()) == [0.3]
+  assert not lines_with(axis, 'v')
+  assert "the paper's choice" not in fig._supxlabel.get_text()

@@ -220,10 +220,22 @@ def test_distribute_aggregate_form(kind, scheme):
   check_equal(train(next_fn, initialize, kind), expected_outputs(kind, scheme))
 
 
+@pytest.fixture(scope='module')
+def two_workers():
+  with execution.use_distributed_context(workers=2) as context:
+    yield context
+
+
 @each_case
-def test_mergeable_form(kind, scheme):
-  form = forms.mergeable_form(plain(kind, scheme))
-  assert isinstance(form, tff.framework.MergeableCompForm)
+def test_mergeable_form(kind, scheme, two_workers):
+  process = plain(kind, scheme)
+  assert isinstance(
+    forms.mergeable_form(process), tff.framework.MergeableCompForm
+  )
+  expected = expected_outputs(kind, scheme)
+  # The context compiles the process to this form and runs it.
+  with tff.framework.get_context_stack().install(two_workers):
+    check_equal(train(process.next, process.initialize, kind), expected)
 
 
 @pytest.mark.parametrize(

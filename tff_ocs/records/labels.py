@@ -66,6 +66,19 @@ def compression_label(config: Mapping[str, Any]) -> Optional[str]:
   return None if label is None else label.format_map(config)
 
 
+def sampling_label(sampling: str) -> str:
+  """The name of a sampling, without the digest of the file of one's own scheme.
+
+  Args:
+    sampling: The setting: a value of `--sampling`, or, of a scheme of one's
+      own, for example 'my_scheme.py:build@sha256:...'.
+
+  Returns:
+    The name, for example 'AOCS' or 'my_scheme.py:build'.
+  """
+  return SAMPLINGS.get(sampling, sampling.split('@sha256:')[0])
+
+
 def method_label(
   sampling: str, expected_clients: Optional[float], compression: Optional[str]
 ) -> str:
@@ -79,7 +92,7 @@ def method_label(
   Returns:
     The name.
   """
-  parts = [SAMPLINGS.get(sampling, sampling)]
+  parts = [sampling_label(sampling)]
   if expected_clients is not None:
     parts.append(f'm={expected_clients:g}')
   if compression is not None:

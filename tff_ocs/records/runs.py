@@ -28,7 +28,6 @@ _NEEDED_COLUMNS = (
   'cumulative_uplink_bits',
   'participants',
   'training_loss',
-  'validation_accuracy',
 )
 
 
@@ -436,9 +435,13 @@ def _check_values(metrics):
   for name in _NEEDED_COLUMNS:
     if name not in metrics:
       raise files.RecordError(f'its metrics.csv has no column {name}')
-  accuracy = metrics['validation_accuracy']
-  if accuracy.isna().all():
-    raise files.RecordError('its metrics.csv has no validation accuracy')
+  if metrics.get(score_column(metrics), pd.Series(dtype=float)).isna().all():
+    raise files.RecordError(
+      'its metrics.csv has no validation accuracy and no validation loss'
+    )
+  accuracy = metrics.get(
+    'validation_accuracy', pd.Series(math.nan, index=metrics.index)
+  )
   bits = metrics['cumulative_uplink_bits']
   is_wrong = {
     'cumulative_uplink_bits': ~np.isfinite(bits)
@@ -455,6 +458,22 @@ def _check_values(metrics):
       )
 
 
+def score_column(metrics: pd.DataFrame) -> str:
+  """The column of `metrics.csv` by which a run is judged.
+
+  Args:
+    metrics: The metrics of the run.
+
+  Returns:
+    'validation_accuracy', or 'validation_loss' for a task without an accuracy.
+  """
+  has_accuracy = (
+    'validation_accuracy' in metrics
+    and metrics['validation_accuracy'].notna().any()
+  )
+  return 'validation_accuracy' if has_accuracy else 'validation_loss'
+
+
 def round_of_accuracy(run: Run, accuracy: float) -> float:
   """The round whose evaluation is the first to reach a validation accuracy.
 
@@ -465,6 +484,8 @@ def round_of_accuracy(run: Run, accuracy: float) -> float:
   Returns:
     The number of the round, counted from 0 as in `metrics.csv`, or infinity.
   """
+  if 'validation_accuracy' not in run.metrics:
+    return math.inf
   reached = run.metrics['validation_accuracy'] >= accuracy  # NaN is not.
   return float(reached.idxmax()) if reached.any() else math.inf
 

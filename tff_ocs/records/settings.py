@@ -22,6 +22,7 @@ CONFIG = 'config.json'
 NOT_SETTINGS = (
   'cache_dir',
   'environment',
+  'log_to',
   'output_dir',
   'overwrite',
   'record_norms',

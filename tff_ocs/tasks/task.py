@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -16,6 +17,38 @@ import tensorflow_federated as tff
 from tff_ocs import arguments
 from tff_ocs.tasks import client_data
 
+# A function from labels and outputs of a batch, in this order as in Keras, to a
+# tensor. The metric is the mean of all numbers in it, over all batches.
+Metric = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def is_correct(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+  """The metric `accuracy`: whether each label has the largest logit.
+
+  Args:
+    labels: Integers of shape [batch, ...].
+    logits: A tensor of shape [batch, ..., num_classes].
+
+  Returns:
+    A bool tensor of shape [batch, ...].
+
+  Raises:
+    ValueError: If the labels have another shape.
+  """
+  if not logits.shape[:-1].is_compatible_with(labels.shape):
+    raise ValueError(
+      'Labels must have the shape of the logits without the last dimension,'
+      f' found labels of shape {labels.shape} and logits of shape'
+      f' {logits.shape}.'
+    )
+  return tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+
+
+# The metrics of classification.
+ACCURACY: Mapping[str, Metric] = types.MappingProxyType(
+  {'accuracy': is_correct}
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -23,15 +56,18 @@ class Task:
 
   Attributes:
     data_name: The name of the data in captions and tables.
-    model: A `tff.learning.models.FunctionalModel` whose outputs are logits of
-      shape [batch, ..., num_classes] and whose labels are integers of shape
-      [batch, ...].
+    model: A `tff.learning.models.FunctionalModel`. With the metric `accuracy`,
+      its outputs are logits of shape [batch, ..., num_classes] and its labels
+      are integers of shape [batch, ...].
     train: The clients' examples.
     test: The validation set, never seen in training.
     test_by_client: The validation examples of each client, where they are those
       of clients; otherwise `None`.
     sha256_of_files: The SHA-256 of the files of the data by name, where their
       content is not known from their name.
+    metrics: What is measured on the validation set, in addition to the loss, by
+      name. With `accuracy`, figures and tables show the accuracy, otherwise the
+      loss.
   """
 
   data_name: str
@@ -39,6 +75,9 @@ class Task:
   train: client_data.ClientData
   test: client_data.Examples
   sha256_of_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  metrics: Mapping[str, Metric] = dataclasses.field(
+    default_factory=lambda: ACCURACY
+  )
   test_by_client: Optional[client_data.ClientData] = None
 
   def describe(self) -> dict[str, object]:
@@ -139,12 +178,15 @@ class Evaluation(NamedTuple):
   """The result of an evaluation of a model.
 
   Attributes:
-    accuracy: The fraction of labels that have the largest logit.
+    accuracy: The fraction of labels that have the largest logit; `None` if the
+      accuracy is not one of the metrics.
     loss: The mean loss over the examples.
+    others: The other metrics by name.
   """
 
-  accuracy: float
+  accuracy: Optional[float]
   loss: float
+  others: Mapping[str, float] = types.MappingProxyType({})
 
 
 def build_evaluation(
@@ -152,6 +194,7 @@ def build_evaluation(
   examples: client_data.Examples,
   *,
   batch_size: int = 1000,
+  metrics: Mapping[str, Metric] = ACCURACY,
 ) -> Callable[[tff.learning.models.ModelWeights], Evaluation]:
   """Builds a function that evaluates a model's weights on given examples.
 
@@ -159,6 +202,7 @@ def build_evaluation(
     model: The model, see `Task`.
     examples: The `Examples` to evaluate on; at least one.
     batch_size: The number of examples in a batch, at least 1.
+    metrics: The metrics by name, see `Metric`.
 
   Returns:
     A function from `tff.learning.models.ModelWeights` to `Evaluation`.
@@ -169,12 +213,15 @@ def build_evaluation(
   """
   if len(examples.y) == 0:
     raise ValueError('examples must hold at least one example, found none.')
-  evaluate = build_evaluator(model, batch_size=batch_size)
+  evaluate = build_evaluator(model, batch_size=batch_size, metrics=metrics)
   return lambda model_weights: evaluate(model_weights, examples)
 
 
 def build_evaluator(
-  model: tff.learning.models.FunctionalModel, *, batch_size: int = 1000
+  model: tff.learning.models.FunctionalModel,
+  *,
+  batch_size: int = 1000,
+  metrics: Mapping[str, Metric] = ACCURACY,
 ) -> Callable[
   [tff.learning.models.ModelWeights, client_data.Examples], Evaluation
 ]:
@@ -183,6 +230,7 @@ def build_evaluator(
   Args:
     model: The model, see `Task`.
     batch_size: The number of examples in a batch, at least 1.
+    metrics: The metrics by name, see `Metric`.
 
   Returns:
     A function from `tff.learning.models.ModelWeights` and `Examples` to
@@ -203,14 +251,14 @@ def build_evaluator(
         model.input_spec,
       ),
     )
-    logits = model.predict_on_batch(weights, x, training=False)
-    if not logits.shape[:-1].is_compatible_with(y.shape):
-      raise ValueError(
-        'Labels must have the shape of the logits without the last dimension,'
-        f' found labels of shape {y.shape} and logits of shape {logits.shape}.'
-      )
-    hits = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
-    results = tf.reduce_sum(tf.cast(hits, tf.int64)), model.loss(logits, y)
+    outputs = model.predict_on_batch(weights, x, training=False)
+    values = {name: metric(y, outputs) for name, metric in metrics.items()}
+    results = (
+      model.loss(outputs, y),
+      # Numbers of hits are exact in float64.
+      {n: tf.reduce_sum(tf.cast(v, tf.float64)) for n, v in values.items()},
+      {n: tf.size(v, tf.int64) for n, v in values.items()},
+    )
   session = tf.compat.v1.Session(graph=graph)
 
   def evaluate(model_weights, examples):
@@ -223,14 +271,20 @@ def build_evaluator(
         tf.nest.flatten((model_weights.trainable, model_weights.non_trainable)),
       )
     )
-    num_hits, loss_sum = 0, 0.0
+    loss_sum = 0.0
+    sums, counts = dict.fromkeys(values, 0.0), dict.fromkeys(values, 0)
     for start in range(0, num_examples, batch_size):
       feed[x] = examples.x[start : start + batch_size]
       feed[y] = examples.y[start : start + batch_size]
-      hits_of_batch, loss = session.run(results, feed)
-      num_hits += int(hits_of_batch)
+      loss, sums_of_batch, counts_of_batch = session.run(results, feed)
       loss_sum += float(loss) * len(feed[y])
-    return Evaluation(num_hits / examples.y.size, loss_sum / num_examples)
+      for name in values:
+        sums[name] += float(sums_of_batch[name])
+        counts[name] += int(counts_of_batch[name])
+    means = {name: sums[name] / counts[name] for name in values}
+    return Evaluation(
+      means.pop('accuracy', None), loss_sum / num_examples, means
+    )
 
   return evaluate
 
@@ -239,14 +293,18 @@ def build_model(
   weights: Sequence[np.ndarray],
   predict: Callable[[Sequence[tf.Tensor], tf.Tensor], tf.Tensor],
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec],
+  loss: Optional[Callable[..., tf.Tensor]] = None,
 ) -> tff.learning.models.FunctionalModel:
-  """Builds a model with the loss of all tasks, the mean cross entropy.
+  """Builds a model whose prediction is a plain function of its weights.
 
   Args:
     weights: The initial weights, all of them trainable.
-    predict: A function from weights and inputs to logits of shape [batch, ...,
-      num_classes]. It is the same in training and evaluation.
+    predict: A function from weights and inputs to outputs, such as logits of
+      shape [batch, ..., num_classes]. It is the same in training and
+      evaluation.
     input_spec: The types of the inputs and the labels.
+    loss: The loss of a batch, a function of outputs and labels as
+      `FunctionalModel` expects it. If not given, `mean_cross_entropy`.
 
   Returns:
     The `tff.learning.models.FunctionalModel`.
@@ -260,13 +318,13 @@ def build_model(
   return tff.learning.models.FunctionalModel(
     initial_weights=(tuple(weights), ()),
     predict_on_batch_fn=predict_on_batch,
-    loss_fn=mean_cross_entropy,
+    loss_fn=loss or mean_cross_entropy,
     input_spec=input_spec,
   )
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):
-  """Computes the loss of all tasks, as `FunctionalModel` expects it.
+  """Computes the loss of the paper's tasks, as `FunctionalModel` expects it.
 
   Args:
     logits: A float32 tensor of shape [batch, ..., num_classes].

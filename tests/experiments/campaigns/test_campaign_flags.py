@@ -134,3 +134,26 @@ def test_flag_of_the_runs_is_shown_after_the_dashes(
     f' {command}'
   )
   assert "Unknown command line flag '" in message and '\n' not in message
+
+
+def test_paths_of_files_here_are_written_in_full(tmp_path, monkeypatch):
+  """Each run is started in another folder."""
+  monkeypatch.chdir(tmp_path)
+  for name in ('my_task.py', 'my_scheme.py', 'table.csv'):
+    (tmp_path / name).touch()
+  values = parse(
+    '--experiment=custom', '--methods=full,my_scheme.py:build', '--dry_run'
+  )
+  arguments = [
+    '--task=my_task.py:load',
+    '--data=table.csv',
+    '--cache_dir=elsewhere',
+    '--client_column=table.csv',
+  ]
+  assert campaign_flags.extra_flags(['sweep', *arguments], values, ()) == [
+    f'--task={tmp_path}/my_task.py:load',
+    f'--data={tmp_path}/table.csv',
+    *arguments[2:],
+  ]
+  sampling = campaign_flags.read_runs(values)[-1].values['sampling']
+  assert sampling == f'{tmp_path}/my_scheme.py:build'

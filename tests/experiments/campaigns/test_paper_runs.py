@@ -148,3 +148,41 @@ def test_published_runs_are_there():
     'shakespeare_128': 'full uniform_m4 aocs_m4 aocs_m12 threshold_m4',
     'cifar100': 'full uniform_m3 uniform_ocs_step_m3 aocs_m3',
   }
+
+
+def test_custom_data_has_runs_of_all_methods():
+  found = paper_runs.read(
+    'custom',
+    ['full', 'uniform_m2', 'aocs', 'here/my_scheme.py:build', 'aocs'],
+    expected_clients=[6, 3],
+    clients_per_round=16,
+  )
+  assert [run.name for run in found] == [
+    'custom_n16_full',
+    'custom_n16_uniform_m2',
+    'custom_n16_aocs_m3',
+    'custom_n16_aocs_m6',
+    'custom_n16_my_scheme_m3',
+    'custom_n16_my_scheme_m6',
+  ]
+  assert {run.program for run in found} == {'custom'}
+  assert found[-1].values == {
+    'sampling': 'here/my_scheme.py:build',
+    'total_rounds': '151',
+    'clients_per_round': '16',
+    'expected_clients': '6',
+  }
+  assert paper_runs.read('custom', ['ocs'])[0].values['expected_clients'] == '3'
+  with pytest.raises(
+    job_lib.JobError, match='custom has no runs of .*_ocs_step'
+  ):
+    paper_runs.read('custom', ['uniform_ocs_step'])
+
+
+def test_scheme_of_ones_own_has_the_flags_of_aocs():
+  own, aocs = (
+    paper_runs.read('femnist_1', [method])[0]
+    for method in ('my.py:build_m3', 'aocs')
+  )
+  assert own.name == 'femnist_1_my_m3'
+  assert own.values == {**aocs.values, 'sampling': 'my.py:build_m3'}
