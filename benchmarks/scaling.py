@@ -1,7 +1,7 @@
 """Seconds and memory of a round by the size n of the cohort.
 
-The paper's FEMNIST CNN with m = n / 10; a tenth of the clients has 300
-examples, the others 7. The methods are AOCS, which has to hold all updates, of
+The paper's FEMNIST CNN; a tenth of the clients has 300 examples, the others 7,
+and 12 are expected to send. The methods are AOCS, which has to hold all updates, of
 6.7 MB each, until the coins are tossed; and threshold sampling in fused rounds,
 see `tff_ocs.runtime.forms`. Each n is measured in a process of its own, with a
 worker of its own. Memory is the largest seen, with what processes share counted
@@ -34,6 +34,7 @@ _ONE = flags.DEFINE_list('one', None, 'Measures METHOD,N in this process.')
 
 _METHODS = ('AOCS', 'threshold')
 _LARGEST_OF_AOCS = 512
+_EXPECTED_CLIENTS = 12
 
 
 def main(argv):
@@ -76,9 +77,9 @@ def _measure(method, n, num_rounds):
   clients = digits.draw_clients([300] * num_large + [7] * (n - num_large))
   process = tff_ocs.build_federated_averaging_process(
     femnist.build_model(seed=0),
-    tff_ocs.ApproximateOptimalSampling(n / 10)
+    tff_ocs.ApproximateOptimalSampling(_EXPECTED_CLIENTS)
     if method == 'AOCS'
-    else tff_ocs.ThresholdSampling(n / 10, first_cohort_size=n),
+    else tff_ocs.ThresholdSampling(_EXPECTED_CLIENTS, first_cohort_size=n),
     client_learning_rate=2**-3,
   )
   if method != 'AOCS':
