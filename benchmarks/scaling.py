@@ -1,13 +1,13 @@
 """Seconds and memory of a round by the size n of the cohort.
 
 The paper's FEMNIST CNN; a tenth of the clients has 300 examples, the others 7,
-and 12 are expected to send. The methods are AOCS, which has to hold all updates, of
-6.7 MB each, until the coins are tossed; and threshold sampling in fused rounds,
-see `tff_ocs.runtime.forms`. Each n is measured in a process of its own, with a
-worker of its own. Memory is the largest seen, with what processes share counted
-once (PSS): of the program and the worker together, and of the worker alone.
-"MB/client" is what the worker takes beyond the smallest n, less the clients'
-data, for each client beyond it.
+and 12 are expected to send. The methods are AOCS, which has to hold all
+updates, of 6.7 MB each, until the coins are tossed; and threshold sampling in
+fused rounds, see `tff_ocs.runtime.forms`. Each n is measured in a process of
+its own, with a worker of its own. Memory is the largest seen, with what
+processes share counted once (PSS): of the program and the worker together, and
+of the worker alone. "MB/client" is what the worker takes beyond the smallest n,
+less the clients' data, for each client beyond it.
 """
 
 import os
