@@ -66,6 +66,12 @@ def test_steps_are_those_of_a_complete_image():
       subprocess.run(['/bin/sh', '-n', '-c', arguments], check=True)
 
 
+def environment_without_make():
+  """Returns the environment as it is outside of `make test`."""
+  names = ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')
+  return {k: v for k, v in os.environ.items() if k not in names}
+
+
 def test_make_venv_finds_what_it_needs(prefix):
   (venv,) = (
     a for i, a in read_steps() if i == 'RUN' and 'make' == a.split()[0]
@@ -73,6 +79,7 @@ def test_make_venv_finds_what_it_needs(prefix):
   shown = subprocess.run(
     [*shlex.split(venv), '--dry-run'],
     cwd=prefix,
+    env=environment_without_make(),
     capture_output=True,
     text=True,
     check=True,
@@ -94,6 +101,7 @@ def test_command_of_the_image_has_all_its_modules(prefix):
   shown = subprocess.run(
     [*command, '--dry-run', '--assume-old=.venv/stamp'],
     cwd=prefix,
+    env=environment_without_make(),
     capture_output=True,
     text=True,
     check=True,
