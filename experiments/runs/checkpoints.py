@@ -6,7 +6,6 @@ the seed and that number. So a checkpoint holds these, with the bits sent so
 far, for a round.
 """
 
-import asyncio
 import os
 import pathlib
 import shutil
@@ -22,6 +21,7 @@ from absl import logging
 
 from experiments.runs import run_progress
 from tff_ocs.records import files
+from tff_ocs.records import waiting
 
 _PREFIX = run_progress.CHECKPOINT_PREFIX
 
@@ -61,7 +61,7 @@ class Checkpoints:
   def save(self, progress: Progress, round_num: int) -> None:
     """Saves the progress after a round, atomically."""
     with files.explaining_write_errors(self._path_of(round_num)):
-      asyncio.run(self._manager.save(progress, round_num))
+      waiting.wait_for(self._manager.save(progress, round_num))
 
   def load_latest(self, like: Progress) -> tuple[Optional[Progress], int]:
     """Loads the last checkpoint that can be read.
@@ -81,7 +81,7 @@ class Checkpoints:
     """
     for version in reversed(self._versions()):
       try:
-        progress = asyncio.run(self._manager.load(version, like))
+        progress = waiting.wait_for(self._manager.load(version, like))
         _check_state(progress.state, like.state)
       except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         # The file may be whole.
@@ -145,7 +145,7 @@ class Checkpoints:
     shutil.rmtree(self._path, ignore_errors=True)
 
   def _versions(self):
-    return asyncio.run(self._manager.get_versions()) or []
+    return waiting.wait_for(self._manager.get_versions()) or []
 
   def _is_whole(self, version):
     """Whether TensorFlow can read a checkpoint, of whatever structure."""

@@ -9,7 +9,6 @@ place. Weights & Biases is set up by its own variables, such as WANDB_PROJECT;
 with WANDB_MODE=offline, it writes to the run's folder and sends nothing.
 """
 
-import asyncio
 import collections
 import importlib
 import importlib.util
@@ -20,6 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow_federated as tff
+
+from tff_ocs.records import waiting
 
 TENSORBOARD = 'tensorboard'
 # The packages of the other trackers, by the value of --log_to.
@@ -79,7 +80,7 @@ class Tracker:
 
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
     """Shows the metrics of a round."""
-    asyncio.run(
+    waiting.wait_for(
       self._manager.release(collections.OrderedDict(metrics), round_num)
     )
 

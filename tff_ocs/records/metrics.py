@@ -4,7 +4,6 @@
 columns.
 """
 
-import asyncio
 import collections
 import csv
 import io
@@ -20,6 +19,7 @@ import pandas as pd
 from absl import logging
 
 from tff_ocs.records import files
+from tff_ocs.records import waiting
 
 METRICS = 'metrics.csv'
 
@@ -276,7 +276,7 @@ class MetricsWriter:
       OSError: If the file cannot be written.
     """
     with files.explaining_write_errors(self._path):
-      asyncio.run(
+      waiting.wait_for(
         self._manager.release(collections.OrderedDict(metrics), round_num)
       )
 
