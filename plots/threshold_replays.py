@@ -15,7 +15,7 @@ from plots import panels
 KNOWN = 'threshold, N_t known'
 UNKNOWN = 'threshold, N_t unknown'
 CONSTANT = 'constant threshold, in hindsight'
-# From Okabe and Ito's palette. In grey, dashes tell the two thresholds apart.
+# From Okabe and Ito's palette. In grey, the dashes of the thresholds differ.
 _LOOKS = {
   KNOWN: {'color': '#D55E00'},
   UNKNOWN: {'color': '#0072B2', 'linestyle': (0, (3, 1.2)), 'linewidth': 0.9},

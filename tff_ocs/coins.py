@@ -167,13 +167,7 @@ class SeededCoinWithCosts(SeededCoin):
   )
 
   def cost(self, client):
-    cost = client['cost']
-    check = tf.debugging.Assert(
-      tf.logical_and(cost > 0, tf.math.is_finite(cost)),
-      ['The cost of a client must be finite and above 0, found', cost],
-    )
-    with tf.control_dependencies([check]):
-      return tf.identity(cost)
+    return _check_positive('cost', client['cost'])
 
 
 class SeededCoinWithScale(SeededCoin):
@@ -188,13 +182,7 @@ class SeededCoinWithScale(SeededCoin):
   )
 
   def availability(self, client):
-    scale = client['scale']
-    check = tf.debugging.Assert(
-      tf.logical_and(scale > 0, tf.math.is_finite(scale)),
-      ['The scale of a client must be finite and above 0, found', scale],
-    )
-    with tf.control_dependencies([check]):
-      return 1 / scale, tf.constant(True)
+    return 1 / _check_positive('scale', client['scale']), tf.constant(True)
 
 
 class CoinWithPlace(Coin):
@@ -235,6 +223,16 @@ class CoinWithPlace(Coin):
 
   def cost(self, client):
     return self._coin.cost(client)
+
+
+def _check_positive(name: str, value: tf.Tensor) -> tf.Tensor:
+  """Returns the value; a computation with any that is not positive fails."""
+  check = tf.debugging.Assert(
+    tf.logical_and(value > 0, tf.math.is_finite(value)),
+    [f'The {name} of a client must be finite and above 0, found', value],
+  )
+  with tf.control_dependencies([check]):
+    return tf.identity(value)
 
 
 def seeded_toss(coin_seed: tf.Tensor) -> tf.Tensor:

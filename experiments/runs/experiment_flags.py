@@ -104,6 +104,8 @@ def define_common(values: flags.FlagValues) -> None:
   """Defines the flags that do not depend on where the data is from."""
   define = definer.Definer(values)
   _define_sampling(define)
+  _define_cohorts(define)
+  _define_compression(define)
   define_training(define)
   _define_validation(define)
   _define_folder(define)
@@ -147,6 +149,10 @@ def _define_sampling(define):
     'With --sampling=threshold: whether the server knows the total weight of a'
     ' cohort before the round, and so takes it into account.',
   )
+  _validate_positive(define, 'expected_clients')
+
+
+def _define_cohorts(define):
   define.enum(
     'cohort_sampler',
     'none',
@@ -192,6 +198,9 @@ def _define_sampling(define):
     ' scaled by 1 / (q_i p_i), see Appendix D of the paper. If not given, all'
     ' clients are available.',
   )
+
+
+def _define_compression(define):
   define.enum(
     'compression',
     'none',
@@ -211,7 +220,6 @@ def _define_sampling(define):
     4,
     'The bits of an entry with --compression=dithering: 2, 4 or 8.',
   )
-  _validate_positive(define, 'expected_clients')
   define.validate(
     'random_k_fraction',
     lambda value: 0 < value <= 1,

@@ -62,7 +62,7 @@ _AUTHORS_FIELDS = {
   'pixels': hdf5.Field('f', (28, 28)),
   'label': hdf5.Field('i', ()),
 }
-# The authors' shares are rounded. These also tell the three sets apart.
+# The authors' shares are rounded. No two sets fit the same of these.
 _SHARE_TOLERANCE = 0.04
 
 
