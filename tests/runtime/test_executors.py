@@ -1,9 +1,11 @@
 """A worker holds few executors, and what they held is freed."""
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import re
+import threading
 import weakref
 
 import grpc
@@ -160,6 +162,66 @@ def test_failed_computation_leaves_no_executor_behind(in_worker, created):
     assert in_worker == before
     gc.collect()
     assert [reference() is None for reference in created] == [False, True]
+
+
+@pytest.mark.parametrize('outlives_context', [False, True])
+def test_left_while_an_executor_is_made(outlives_context, monkeypatch):
+  worker = workers.LocalWorker(tools.PATIENCE_SECONDS)
+  worker.outlives_context = outlives_context
+  context = executors.WorkerContext(worker)
+  set_cardinalities = caching_executor.CachingExecutor.set_cardinalities
+  closed = []
+
+  def leave(executor, cardinalities):
+    set_cardinalities(executor, cardinalities)
+    context.close()
+
+  monkeypatch.setattr(
+    caching_executor.CachingExecutor, 'set_cardinalities', leave
+  )
+  monkeypatch.setattr(
+    caching_executor.CachingExecutor, 'close', lambda self: closed.append(self)
+  )
+  try:
+    with pytest.raises(execution.WorkerError, match='was left'):
+      asyncio.run(context.invoke(tools.total, [1, 2]))
+  finally:
+    worker.close()
+  # The worker would hold the new executor for ever, as nobody knows it.
+  assert len(closed) == outlives_context
+
+
+def test_left_while_executors_are_counted(monkeypatch):
+  worker = workers.LocalWorker(tools.PATIENCE_SECONDS)
+  context = executors.WorkerContext(worker)
+  forget = caching_executor.CachingExecutor.forget
+  started, ended = threading.Event(), threading.Event()
+  leaving = threading.Thread(target=lambda: (context.close(), ended.set()))
+
+  async def compute():
+    for n in (1, 2):
+      assert await context.invoke(tools.total, [1] * n) == n
+    monkeypatch.setattr(
+      caching_executor.CachingExecutor, 'forget', forget_while_left
+    )
+    await context.invoke(tools.total, [1, 1, 1])
+
+  def forget_while_left(executor):
+    if not started.is_set():
+      started.set()
+      leaving.start()
+      # The other thread waits until the executors are counted.
+      assert not ended.wait(0.2)
+    forget(executor)
+
+  try:
+    # The computation itself may end, or not.
+    with contextlib.suppress(execution.WorkerError, grpc.RpcError):
+      asyncio.run(compute())
+    leaving.join(tools.PATIENCE_SECONDS)
+    assert ended.is_set()
+  finally:
+    worker.close()
 
 
 @pytest.mark.parametrize('is_closed', [False, True])

@@ -38,7 +38,8 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
   own factory, in contrast, drops it here and leaves it in the worker. It also
   retries without end a computation that ends the worker each time.
 
-  All methods but `close` are called from one event loop.
+  All methods but `close` are called from one event loop. `close` may be called
+  from another thread, in the middle of any of them.
   """
 
   def __init__(self, worker: workers.Worker):
@@ -49,6 +50,8 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
     """
     self._worker = worker
     self._stub: Any = None
+    self._lock = threading.RLock()
+    self._is_closed = False
     # By cardinalities, the one last used at the end.
     self._executors: dict[frozenset, caching_executor.CachingExecutor] = {}
     self._invocations: dict[Any, _Invocation] = {}
@@ -79,30 +82,42 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
     invocation = self._invocations[asyncio.current_task()]
     self._connect(invocation.num_failures)
     key = frozenset(cardinalities.items())
-    executor = self._executors.pop(key, None) or self._create(cardinalities)
-    self._executors[key] = invocation.executor = executor
-    # Of all executors only one keeps a result.
-    self._forget_all_but(executor)
-    # Dispose of executors beyond the maximum that no computation uses.
-    in_use = [i.executor for i in self._invocations.values()]
-    idle = [k for k, e in self._executors.items() if e not in in_use]
-    num_excess = max(0, len(self._executors) - MAX_EXECUTORS)
-    for key in idle[:num_excess]:
-      self._executors.pop(key).close()
+    executor = self._executors.get(key) or self._create(cardinalities)
+    with self._lock:
+      if self._is_closed:
+        self._dispose_in_worker([executor])
+        raise workers.create_left_error()
+      self._executors.pop(key, None)
+      self._executors[key] = invocation.executor = executor
+      # Of all executors only one keeps a result.
+      self._forget_all_but(executor)
+      # Dispose of executors beyond the maximum that no computation uses.
+      in_use = [i.executor for i in self._invocations.values()]
+      idle = [k for k, e in self._executors.items() if e not in in_use]
+      num_excess = max(0, len(self._executors) - MAX_EXECUTORS)
+      excess = [self._executors.pop(key) for key in idle[:num_excess]]
+    for idle_executor in excess:
+      idle_executor.close()
     return executor
 
   def clean_up_executor(
     self, cardinalities: tff.framework.CardinalitiesType
   ) -> None:
     self._invocations[asyncio.current_task()].num_failures += 1
-    self._forget_all_but(None)
-    failed = self._executors.pop(frozenset(cardinalities.items()), None)
+    with self._lock:
+      self._forget_all_but(None)
+      failed = self._executors.pop(frozenset(cardinalities.items()), None)
     if failed is not None:
       _dispose([failed])
 
   def close(self) -> None:
     """Drops all executors; a worker that goes on forgets what they hold."""
-    executors = self._drop_all()
+    with self._lock:
+      self._is_closed = True
+      executors = self._drop_all()
+    self._dispose_in_worker(executors)
+
+  def _dispose_in_worker(self, executors):
     if self._worker.outlives_context:
       _dispose(executors)
 
@@ -112,9 +127,10 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
         executor.forget()
 
   def _drop_all(self):
-    self._forget_all_but(None)
-    executors = list(self._executors.values())
-    self._executors.clear()
+    with self._lock:
+      self._forget_all_but(None)
+      executors = list(self._executors.values())
+      self._executors.clear()
     return executors
 
   def _connect(self, num_failures: int) -> None:
