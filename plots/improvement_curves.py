@@ -55,14 +55,13 @@ def plot_improvement(
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
     axis = fig.subplots()
-    num_of_experiment = dict.fromkeys(experiments, 0)
+    ms = sorted({group.method.expected_clients for group in groups})
     drawn = []
     for group in groups:
       experiment = group.experiment
       color = _COLORS[experiments.index(experiment) % len(_COLORS)]
-      # Another m of the same experiment has other dashes.
-      dashes = experiments.index(experiment) + num_of_experiment[experiment]
-      num_of_experiment[experiment] += 1
+      # The same m has the same dashes in all experiments.
+      dashes = ms.index(group.method.expected_clients)
       average = curves.average([_curve(run) for run in group.runs])
       drawn.append(
         {

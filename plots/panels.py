@@ -69,6 +69,9 @@ _HEIGHT_OF_ROW = 0.14
 # Of the caption, which makes the figure higher, not the panels smaller.
 _HEIGHT_OF_LINE = 0.1
 _CHARACTERS_PER_INCH = 20
+# Of an entry of the legend, in inches.
+_WIDTH_OF_HANDLE = 0.45
+_WIDTH_OF_CHARACTER = 0.051
 
 
 def plot_panels(
@@ -225,11 +228,13 @@ def _mean_bits(of_method, rounds):
   return np.mean([of_run[rounds] for of_run in bits], axis=0)
 
 
-# The place of an inset in its panel. Below curves that rise, there is room; its
-# top is below all of them, if its height permits.
-_LEFT_OF_INSET = 0.42
+# The place of an inset in its panel. Below curves that rise, there is room: its
+# left is the first where its top and the numbers on its left are below all of
+# them.
+_LEFTS_OF_INSET = (0.42, 0.5, 0.58)
+_RIGHT_OF_INSET = 0.98
+_WIDTH_OF_NUMBERS = 0.14
 _BOTTOM_OF_INSET = 0.13
-_WIDTH_OF_INSET = 0.56
 _HEIGHTS_OF_INSET = (0.26, 0.4)
 # The inset shows the rounds from this part of them on.
 _START_OF_INSET = 1 / 3
@@ -263,20 +268,7 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
     return
   low = min(end.min() for end in near)
   high = max(end.max() for end in near)
-  behind = last_round * _LEFT_OF_INSET
-  lowest = min(
-    average['mean'][average.index >= behind].min()
-    for average in averages.values()
-  )
-  room = lowest / height - 0.04 - _BOTTOM_OF_INSET
-  inset = axis.inset_axes(
-    (
-      _LEFT_OF_INSET,
-      _BOTTOM_OF_INSET,
-      _WIDTH_OF_INSET,
-      np.clip(room, *_HEIGHTS_OF_INSET),
-    )
-  )
+  inset = axis.inset_axes(_place_inset(averages, last_round, height))
   draw_lines(inset, averages, methods, looks, markers)
   margin = 0.08 * (high - low) or 0.01 * height
   inset.set_ylim(low - margin, high + margin)
@@ -293,6 +285,28 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
     spine.set_visible(True)
     spine.set_color('#777777')
     spine.set_linewidth(0.4)
+
+
+def _place_inset(averages, last_round, height):
+  """The left, bottom, width and height of the inset in the panel."""
+
+  def room(left):
+    start = last_round * (left - _WIDTH_OF_NUMBERS)
+    lowest = min(
+      average['mean'][average.index >= start].min()
+      for average in averages.values()
+    )
+    return lowest / height - 0.04 - _BOTTOM_OF_INSET
+
+  rooms = {left: room(left) for left in _LEFTS_OF_INSET}
+  with_room = [left for left, of in rooms.items() if of >= _HEIGHTS_OF_INSET[0]]
+  left = with_room[0] if with_room else max(rooms, key=rooms.__getitem__)
+  return (
+    left,
+    _BOTTOM_OF_INSET,
+    _RIGHT_OF_INSET - left,
+    np.clip(rooms[left], *_HEIGHTS_OF_INSET),
+  )
 
 
 def line_looks(
@@ -365,6 +379,8 @@ def limit_loss(axis, limit: Optional[float]) -> None:
       ha='right',
       va='top',
       fontsize=5.5,
+      # It may stand on a line.
+      bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.5},
     )
 
 
@@ -372,6 +388,8 @@ def add_legend(
   fig: figure.Figure, methods: Mapping[matplotlib_lines.Line2D, runs.Method]
 ) -> None:
   """Adds the legend above the panels, with a column for each colour.
+
+  Where they are too wide, a column has several colours.
 
   Args:
     fig: The figure, high enough for a legend of one row; it grows with others.
@@ -390,13 +408,30 @@ def add_legend(
       key = num_compressed // 2
       num_compressed += 1
     columns.setdefault(key, []).append(line)
-  num_rows = max(len(column) for column in columns.values())
+  columns = _join_columns(list(columns.values()), fig.get_figwidth())
+  num_rows = max(len(column) for column in columns)
   fig.set_figheight(fig.get_figheight() + _HEIGHT_OF_ROW * (num_rows - 1))
   blank = matplotlib_lines.Line2D([], [], linestyle='none', label='')
   handles = []
-  for column in columns.values():
+  for column in columns:
     handles += column + [blank] * (num_rows - len(column))
   fig.legend(handles=handles, loc='outside upper center', ncols=len(columns))
+
+
+def _join_columns(columns, width):
+  """Joins columns next to each other until they fit into a width in inches."""
+
+  def width_of(column):
+    characters = max(len(line.get_label()) for line in column)
+    return _WIDTH_OF_HANDLE + _WIDTH_OF_CHARACTER * characters
+
+  columns = list(columns)
+  while len(columns) > 1 and sum(map(width_of, columns)) > width:
+    heights = [len(a) + len(b) for a, b in zip(columns, columns[1:])]
+    # The last ones of equal height: the first column is that of a reference.
+    index = len(heights) - 1 - heights[::-1].index(min(heights))
+    columns[index : index + 2] = [columns[index] + columns[index + 1]]
+  return columns
 
 
 def add_caption(fig: figure.Figure, caption: str) -> None:

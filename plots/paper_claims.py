@@ -147,14 +147,16 @@ class Evidence:
     """Keeps what can bear on a claim.
 
     Args:
-      groups: The groups of runs. Those with compression and those that are
-        validated on training clients are left aside.
+      groups: The groups of runs. Those with compression, those that are
+        validated on training clients, and variants of a method with a name of
+        their own, such as one round trip with unknown weight, are left aside.
       tuned: The tables tuning.csv of `experiments.tune`, by their paths.
     """
     self.groups = [
       group
       for group in groups
       if group.method.compression is None
+      and group.method.name is None
       and group.settings.get('holdout_fraction') is None
     ]
     self.tuned = tuned

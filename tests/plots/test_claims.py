@@ -337,6 +337,9 @@ def test_one_round_trip_may_cost_a_little(write, factors, verdict):
   check = judge(folder)[7].checks[0]
   assert check.verdict == verdict
   assert check.estimate.value == pytest.approx(np.mean(factors))
+  # Variants are not judged.
+  write('threshold', 3, BAD, cohort_weight='unknown')
+  assert judge(folder)[7].checks[0] == check
 
 
 # All claims.

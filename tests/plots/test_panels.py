@@ -124,6 +124,22 @@ def test_legend_has_each_method_and_m_is_told_by_dashes(tmp_path, drawn):
     assert dashes_of(lines[name]) != dashes_of(lines['full 3'])
 
 
+def test_wide_legends_have_several_colours_in_a_column(tmp_path, drawn):
+  names = ['full', 'uniform', 'aocs', 'threshold']
+  runs_ = {name: [read(tmp_path / name, name)] for name in names}
+  long = {
+    f'{name}, with a long name in the legend': runs_[name] for name in names
+  }
+  panels.plot_panels(long, [tmp_path / 'x.png'], caption='')
+  fig = drawn[0]
+  fig.draw_without_rendering()
+  (legend,) = fig.legends
+  assert [text.get_text() for text in legend.get_texts()] == [*long]
+  box = legend.get_window_extent()
+  assert 0 <= box.x0 and box.x1 <= fig.bbox.x1
+  assert len({round(t.get_window_extent().x0) for t in legend.get_texts()}) == 2
+
+
 def test_compressions_differ_in_colour_marker_and_dashes(tmp_path, drawn):
   by_label = {
     compression: [read(tmp_path / compression, compression=compression)]
@@ -191,6 +207,30 @@ def test_methods_that_coincide_are_magnified(tmp_path, drawn):
   del by_label['AOCS']
   panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
   assert not insets(drawn[1])
+
+
+def test_insets_are_below_the_curves(tmp_path, drawn):
+  rounds = 101
+  rise = 0.5 - 0.4 / np.arange(1, rounds + 1)
+  dips = rise - 0.02
+  # Left of the middle there is no room.
+  dips[20:42:5] = 0.05
+  settings = {'bits': np.arange(1, rounds + 1) * 10**8}
+  by_label = {
+    'full': [read(tmp_path / 'full', 'full', accuracy=rise, **settings)],
+    'AOCS': [read(tmp_path / 'aocs', accuracy=rise - 0.01, **settings)],
+    'uniform': [
+      read(tmp_path / 'uniform', 'uniform', accuracy=dips, **settings)
+    ],
+  }
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  fig = drawn[0]
+  fig.draw_without_rendering()
+  (inset,) = insets(fig)
+  box = inset.get_tightbbox()
+  for line in fig.axes[0].lines:
+    places = fig.axes[0].transData.transform(line.get_xydata())
+    assert not any(box.contains(*place) for place in places)
 
 
 def test_losses_that_are_cut_off_are_noted(tmp_path, drawn):
