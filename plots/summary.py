@@ -13,6 +13,8 @@ Comparisons with full participation pair runs by seed. They use the seeds that
 both have and, for bits, with which both reach the accuracy. Differences have a
 95 % interval, see `plots.measures`. Runs of regression targets have a
 validation loss in the place of the accuracies.
+
+Methods are also compared with AOCS with the same m, see `plots.differences`.
 """
 
 import math
@@ -26,11 +28,13 @@ import pandas as pd
 from absl import app
 from absl import flags
 
+from plots import differences
 from plots import inputs
 from plots import measures
 from plots import tables
 from programs import entry
 from programs import paths
+from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
@@ -56,8 +60,8 @@ def _define_flags():
   paths.define_path(
     'output_dir',
     None,
-    'The folder to write summary.md and summary.csv to. If not given, the table'
-    ' is only printed.',
+    'The folder to write summary.md, summary.csv and differences.csv to. If not'
+    ' given, the tables are only printed.',
   )
   flags.register_validator(
     'accuracies', _are_accuracies, message='must be numbers in (0, 1]'
@@ -78,19 +82,27 @@ def write_summary(
   output_dir: Optional[str] = None,
   data: Optional[str] = None,
 ) -> None:
-  """Prints the table; ends the program with a line if it cannot."""
+  """Prints the tables; ends the program with a line if it cannot."""
   try:
     groups = inputs.find_groups(results_dir, data)
     if not groups:
       raise inputs.no_runs(results_dir, data)
     table = summarize(groups, accuracies)
-    text = format_tables(table, accuracies)
+    from_aocs = differences.compare(groups, accuracies)
+    texts = [
+      format_tables(table, accuracies),
+      differences.format_tables(from_aocs, accuracies),
+    ]
+    text = '\n'.join(filter(None, texts))
     print(text, end='')
     if output_dir is None:
       return
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write(folder / 'summary', table, text)
+    if not from_aocs.empty:
+      with files.replacing(folder / 'differences.csv') as partial:
+        from_aocs.to_csv(partial, index=False, lineterminator='\n')
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 
