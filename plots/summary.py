@@ -34,7 +34,6 @@ from plots import measures
 from plots import tables
 from programs import entry
 from programs import paths
-from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
@@ -60,8 +59,8 @@ def _define_flags():
   paths.define_path(
     'output_dir',
     None,
-    'The folder to write summary.md, summary.csv and differences.csv to. If not'
-    ' given, the tables are only printed.',
+    'The folder to write summary.md, differences.md and their CSV files to. If'
+    ' not given, the tables are only printed.',
   )
   flags.register_validator(
     'accuracies', _are_accuracies, message='must be numbers in (0, 1]'
@@ -89,20 +88,16 @@ def write_summary(
       raise inputs.no_runs(results_dir, data)
     table = summarize(groups, accuracies)
     from_aocs = differences.compare(groups, accuracies)
-    texts = [
-      format_tables(table, accuracies),
-      differences.format_tables(from_aocs, accuracies),
-    ]
-    text = '\n'.join(filter(None, texts))
-    print(text, end='')
+    text = format_tables(table, accuracies)
+    text_from_aocs = differences.format_tables(from_aocs, accuracies)
+    print('\n'.join(filter(None, [text, text_from_aocs])), end='')
     if output_dir is None:
       return
     folder = pathlib.Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     tables.write(folder / 'summary', table, text)
-    if not from_aocs.empty:
-      with files.replacing(folder / 'differences.csv') as partial:
-        from_aocs.to_csv(partial, index=False, lineterminator='\n')
+    if text_from_aocs:
+      tables.write(folder / 'differences', from_aocs, text_from_aocs)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 

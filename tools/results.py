@@ -61,6 +61,7 @@ def redraw(
       tuning_dir=str(results / 'tuning'),
       output_dir=str(output),
     )
+    _redraw_compression(results / 'compression', output)
   _redraw_participation(results / 'participation', output / 'participation')
   for path, table in claims.read_tuning(results / 'tuning', None).items():
     folder = output / path.parent.relative_to(results)
@@ -74,6 +75,21 @@ def redraw(
   text = (results / 'README.md').read_text(encoding='utf-8')
   with files.replacing(output / 'README.md') as partial:
     partial.write_text(replace_verdicts(text, judged), encoding='utf-8')
+
+
+def _redraw_compression(results: pathlib.Path, output: pathlib.Path) -> None:
+  """Draws the runs with compression, and those that they are compared with."""
+  figures.draw_figures(
+    results_dir=str(results),
+    figure='compression',
+    output_dir=str(output / 'figures'),
+    formats=['png'],
+  )
+  summary.write_summary(
+    results_dir=str(results),
+    accuracies=_ACCURACIES,
+    output_dir=str(output / 'compression'),
+  )
 
 
 def _redraw_participation(results: pathlib.Path, output: pathlib.Path) -> None:

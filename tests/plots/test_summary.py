@@ -235,6 +235,27 @@ def test_command_prints_and_writes_only_where_it_is_told_to(tmp_path, capsys):
   assert full['final_accuracy_std'] == ''
   assert float(aocs['bits_to_0.5']) == 2e9
   assert sorted((tmp_path / 'runs').iterdir()) == before
+  # Full participation has no m, so that nothing is compared with AOCS.
+  assert not (tmp_path / 'new' / 'differences.md').exists()
+
+
+def test_differences_from_aocs_are_printed_and_written(tmp_path, capsys):
+  for sampling in ('aocs', 'ocs'):
+    made_up.write_run(tmp_path / 'runs' / sampling, sampling)
+  summary.write_summary(
+    results_dir=str(tmp_path / 'runs'),
+    accuracies=[0.5],
+    output_dir=str(tmp_path),
+  )
+  printed = capsys.readouterr().out
+  texts = [
+    (tmp_path / f'{name}.md').read_text() for name in ('summary', 'differences')
+  ]
+  assert printed == '\n'.join(texts)
+  with (tmp_path / 'differences.csv').open(newline='') as file:
+    (row,) = csv.DictReader(file)
+  assert row['method'] == 'OCS, m=3'
+  assert float(row['final_accuracy_difference']) == 0
 
 
 def test_data_are_chosen_by_name_and_by_source(tmp_path, capsys):
