@@ -208,11 +208,11 @@ def format_tables(table: pd.DataFrame) -> str:
   ):
     rates = of_kind['mean_rate'].unique()
     rows = []
-    for (method, lost, remedy), of_case in of_kind.groupby(
-      ['method', 'lost', 'remedy'], sort=False
+    for (method, lost, variant), of_case in of_kind.groupby(
+      ['method', 'lost', 'variant'], sort=False
     ):
       cells = [f'{number:.3f}' for name in _NUMBERS for number in of_case[name]]
-      name = f'{method}, {remedy}' if remedy else method
+      name = f'{method}, {variant}' if variant else method
       rows.append([name, _LOST[lost], *cells])
     header = ['Sampling', 'Clients are lost']
     for name in _NUMBERS.values():
@@ -243,7 +243,7 @@ def _define_flags():
   define.float(
     'expected_clients',
     None,
-    'm, the expected number of participants. If not given, that of each run, and'
+    'm, the expected number of participants. If not given, that of each run, or'
     ' 3 for the cohort that is made up.',
   )
   define.list('rates', list(_DEFAULT_RATES), 'The mean dropout probabilities.')

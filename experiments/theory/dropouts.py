@@ -1,4 +1,4 @@
-"""What a client that is lost during a round does to the aggregate.
+"""The effect of clients that are lost during a round on the aggregate.
 
 Client i of a cohort is lost with the probability q_i, independently of the
 others and of its coin. The wanted value is G = sum_i w_i U_i, with w_i = n_i /
@@ -16,9 +16,9 @@ sum_j n_j. There are two moments:
 So there are two kinds of estimates, whatever the scheme:
 
 *   The *mean of the arrived* divides by the weight of the clients that are not
-    lost: sum_i a_i s_i (n_i / p_i) U_i / sum_i a_i n_i, with a_i and s_i whether
-    client i arrives, and whether its coin lets it send. It is 0 if nobody
-    arrives, as in `tff_ocs.ClientSamplingFactory`.
+    lost: sum_i a_i s_i (n_i / p_i) U_i / sum_i a_i n_i. Here a_i is 1 if client
+    i arrives, and s_i is 1 if its coin lets it send; otherwise they are 0. The
+    estimate is 0 if nobody arrives, as in `tff_ocs.ClientSamplingFactory`.
 *   The *mean over all* divides by the weight of all: sum_i a_i s_i (w_i / p_i)
     U_i. Its expectation is sum_i (1 - q_i) w_i U_i.
 
@@ -38,7 +38,7 @@ from tff_ocs import probabilities
 
 BEFORE = 'before'
 BETWEEN = 'between'
-NO_REMEDY = ''
+UNCHANGED = ''
 SCALED = 'scaled by 1 / (1 - q_i)'
 ACKNOWLEDGED = 'weights summed with the updates'
 OVER_KNOWN_WEIGHT = 'divided by N_t of all'
@@ -285,7 +285,7 @@ def sample(
 def measure(
   pool: Pool, rates: np.ndarray, m: float, num_draws: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-  """Measures every method, with both kinds of dropouts and with remedies.
+  """Measures every method, with both kinds of dropouts, and variants.
 
   Args:
     pool: The clients; G must not be 0.
@@ -295,7 +295,7 @@ def measure(
     seed: Their seed. All methods have the same sets.
 
   Yields:
-    A row for each case: `method`, `lost`, `remedy`, and the numbers of
+    A row for each case: `method`, `lost`, `variant`, and the numbers of
     `describe`.
   """
   rng = np.random.default_rng([seed, 2])
@@ -303,18 +303,18 @@ def measure(
   everybody = np.ones_like(arrived[:1])
   as_they_are = np.ones(len(rates))
 
-  def row(method, lost, remedy, moments):
+  def row(method, lost, variant, moments):
     return {
       'method': method,
       'lost': lost,
-      'remedy': remedy,
+      'variant': variant,
       **describe(moments, pool),
     }
 
   for method in METHODS:
     p = sample(method, pool.norms, m, arrived)
     moments = measure_of_arrived(pool, rates, arrived, p)
-    yield row(method, BEFORE, NO_REMEDY, moments)
+    yield row(method, BEFORE, UNCHANGED, moments)
   of_arrived, over_all = {}, {}
   for method in METHODS:
     p = sample(method, pool.norms, m, everybody)
@@ -323,7 +323,7 @@ def measure(
     )
     over_all[method] = measure_over_all(pool, rates, p[0], as_they_are)
     moments = (over_all if method in _REPORTING else of_arrived)[method]
-    yield row(method, BETWEEN, NO_REMEDY, moments)
+    yield row(method, BETWEEN, UNCHANGED, moments)
   for method in _REPORTING:
     p = sample(method, pool.norms, m, everybody)[0]
     moments = measure_over_all(pool, rates, p, 1 / (1 - rates))

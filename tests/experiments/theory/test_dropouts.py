@@ -58,15 +58,15 @@ def follow_the_protocol(row, rates):
     reported = here if row['lost'] == 'before' else np.ones(4, bool)
     p = probabilities_of(row['method'], u, reported)
     in_denominator = reported
-    if one_message or row['remedy'] == dropouts.ACKNOWLEDGED:
+    if one_message or row['variant'] == dropouts.ACKNOWLEDGED:
       in_denominator = here
-    if row['remedy'] == dropouts.OVER_KNOWN_WEIGHT:
+    if row['variant'] == dropouts.OVER_KNOWN_WEIGHT:
       in_denominator = np.ones(4, bool)
     for coins, chance_of_coins in outcomes(p):
       total = np.zeros(2)
       for i in np.flatnonzero(here & coins):
         scale = 1 / p[i]
-        if row['remedy'] == dropouts.SCALED:
+        if row['variant'] == dropouts.SCALED:
           scale /= 1 - rates[i]
         total += n[i] * scale * updates[i]
       weight = n[in_denominator].sum()
@@ -104,7 +104,7 @@ def test_variance_of_the_arrived_is_exact_given_the_sets():
   for method in dropouts.METHODS:
     p = dropouts.sample(method, POOL.norms, M, arrived)
     moments = dropouts.measure_of_arrived(POOL, rates, arrived, p)
-    row = {'method': method, 'lost': 'before', 'remedy': ''}
+    row = {'method': method, 'lost': 'before', 'variant': ''}
     mean, variance = follow_the_protocol(row, rates)
     np.testing.assert_allclose(moments.mean, mean, atol=1e-11)
     assert moments.variance == pytest.approx(variance), method
@@ -115,18 +115,18 @@ def test_aggregate_of_ocs_and_aocs_is_shorter_by_the_dropout_probability(q):
   pool = dropouts.make_pool(*dropouts.make_unbalanced(32, 0), seed=0)
   rates = dropouts.equal_rates(pool.weights, q)
   rows = {
-    (row['method'], row['lost'], row['remedy']): row
+    (row['method'], row['lost'], row['variant']): row
     for row in dropouts.measure(pool, rates, 3, 1000, 0)
   }
   for method in ('OCS', 'AOCS'):
-    row = rows[method, dropouts.BETWEEN, dropouts.NO_REMEDY]
+    row = rows[method, dropouts.BETWEEN, dropouts.UNCHANGED]
     assert row['along'] == pytest.approx(1 - q)
     assert row['bias'] == pytest.approx(q)
     assert rows[method, dropouts.BETWEEN, dropouts.SCALED]['bias'] < 1e-12
-  one_trip = rows[dropouts.ONE_TRIP, dropouts.BETWEEN, dropouts.NO_REMEDY]
+  one_trip = rows[dropouts.ONE_TRIP, dropouts.BETWEEN, dropouts.UNCHANGED]
   assert abs(one_trip['along'] - 1) < q / 100
   # It has the bias of plain FedAvg, exactly.
-  full = rows['full', dropouts.BETWEEN, dropouts.NO_REMEDY]
+  full = rows['full', dropouts.BETWEEN, dropouts.UNCHANGED]
   assert 0 < one_trip['bias'] == full['bias'] < q / 10
 
 
