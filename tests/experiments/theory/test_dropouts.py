@@ -180,6 +180,15 @@ def test_small_and_empty_cohorts_all_send(method):
     assert p[1, 0] == 1
 
 
+@pytest.mark.parametrize('method', ['OCS', 'AOCS'])
+def test_all_that_report_send_if_they_are_at_most_m(method):
+  # Norms of which four iterations of Algorithm 2 do not find the probabilities,
+  # if the clients that did not report count in n.
+  reported = np.arange(8)[np.newaxis] < 6
+  p = dropouts.sample(method, 10.0 ** np.arange(8), 6.0, reported)
+  np.testing.assert_array_equal(p, reported)
+
+
 def test_made_up_cohort_is_unbalanced_and_has_a_common_direction():
   weights, norms = dropouts.make_unbalanced(32, 0)
   pool = dropouts.make_pool(weights, norms, seed=0)
