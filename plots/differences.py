@@ -91,14 +91,8 @@ def _find_aocs(group, groups) -> Optional[runs.Group]:
     return None
   if any(runs.score_column(run.metrics) != _ACCURACY for run in group.runs):
     return None
-  candidates = [
-    other
-    for other in groups
-    if other.experiment == group.experiment
-    and other.method == runs.Method(_AOCS, method.expected_clients)
-    and runs.common_settings(other) == runs.common_settings(group)
-  ]
-  return candidates[0] if len(candidates) == 1 else None
+  aocs = runs.Method(_AOCS, method.expected_clients)
+  return measures.find_reference(group, aocs, groups)
 
 
 def _ratio(target):

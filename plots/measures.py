@@ -9,7 +9,9 @@ hit flatters methods whose accuracy goes up and down.
 import math
 import statistics
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import NamedTuple
+from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +112,30 @@ def pair(*groups: runs.Group) -> list[tuple[runs.Run, ...]]:
     names = ' and '.join(group.method.label for group in groups)
     raise runs.RunsError(f'no seed is there for each of {names}')
   return [tuple(of_group[seed] for of_group in by_seed) for seed in seeds]
+
+
+def find_reference(
+  group: runs.Group, method: runs.Method, groups: Iterable[runs.Group]
+) -> Optional[runs.Group]:
+  """Finds the group of a method to compare with.
+
+  Args:
+    group: The group that is compared.
+    method: The other method.
+    groups: The groups that there are.
+
+  Returns:
+    The group of the other method with the same experiment and settings; `None`
+    if there is not exactly one.
+  """
+  candidates = [
+    other
+    for other in groups
+    if other.experiment == group.experiment
+    and other.method == method
+    and runs.common_settings(other) == runs.common_settings(group)
+  ]
+  return candidates[0] if len(candidates) == 1 else None
 
 
 def final_accuracy(run: runs.Run) -> float:

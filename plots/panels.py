@@ -235,7 +235,7 @@ _LEFTS_OF_INSET = (0.42, 0.5, 0.58)
 _RIGHT_OF_INSET = 0.98
 _WIDTH_OF_NUMBERS = 0.14
 _BOTTOM_OF_INSET = 0.13
-_HEIGHTS_OF_INSET = (0.26, 0.4)
+_LOWEST_INSET, _HIGHEST_INSET = 0.26, 0.4
 # The inset shows the rounds from this part of them on.
 _START_OF_INSET = 1 / 3
 # Methods coincide whose last mean is at most so far below the best one, and the
@@ -245,7 +245,7 @@ _LARGEST_RANGE = 0.2
 
 
 def _magnify(axis, averages, methods, looks, markers) -> None:
-  """Adds an inset where methods coincide at the panel's scale."""
+  """Adds an inset where methods coincide at the panel's scale, if it fits."""
   height = axis.get_ylim()[1]
   last_round = max(average.index[-1] for average in averages.values())
   start = last_round * _START_OF_INSET
@@ -268,7 +268,10 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
     return
   low = min(end.min() for end in near)
   high = max(end.max() for end in near)
-  inset = axis.inset_axes(_place_inset(averages, last_round, height))
+  place = _place_inset(averages, last_round, height)
+  if place is None:
+    return
+  inset = axis.inset_axes(place)
   draw_lines(inset, averages, methods, looks, markers)
   margin = 0.08 * (high - low) or 0.01 * height
   inset.set_ylim(low - margin, high + margin)
@@ -288,7 +291,7 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
 
 
 def _place_inset(averages, last_round, height):
-  """The left, bottom, width and height of the inset in the panel."""
+  """The left, bottom, width and height of the inset; `None` without room."""
 
   def room(left):
     start = last_round * (left - _WIDTH_OF_NUMBERS)
@@ -299,13 +302,15 @@ def _place_inset(averages, last_round, height):
     return lowest / height - 0.04 - _BOTTOM_OF_INSET
 
   rooms = {left: room(left) for left in _LEFTS_OF_INSET}
-  with_room = [left for left, of in rooms.items() if of >= _HEIGHTS_OF_INSET[0]]
-  left = with_room[0] if with_room else max(rooms, key=rooms.__getitem__)
+  with_room = [left for left, of in rooms.items() if of >= _LOWEST_INSET]
+  if not with_room:
+    return None
+  left = with_room[0]
   return (
     left,
     _BOTTOM_OF_INSET,
     _RIGHT_OF_INSET - left,
-    np.clip(rooms[left], *_HEIGHTS_OF_INSET),
+    min(rooms[left], _HIGHEST_INSET),
   )
 
 

@@ -137,7 +137,10 @@ def summarize(
     scores += ['final_loss', 'best_loss']
   for name in scores:
     table[f'{name}_mean'], table[f'{name}_std'] = mean[name], std[name]
-  full = [_full_participation(group, groups) for group in groups]
+  full = [
+    measures.find_reference(group, runs.Method('full'), groups)
+    for group in groups
+  ]
   differences = [
     _final_difference(group, of_full) for group, of_full in zip(groups, full)
   ]
@@ -377,18 +380,6 @@ def _label(group, groups):
   return ', '.join(
     [group.method.label, *(f'{n}={group.settings.get(n)}' for n in names)]
   )
-
-
-def _full_participation(group, groups) -> Optional[runs.Group]:
-  """The group to compare with, if there is exactly one."""
-  candidates = [
-    other
-    for other in groups
-    if other.experiment == group.experiment
-    and other.method == runs.Method('full')
-    and runs.common_settings(other) == runs.common_settings(group)
-  ]
-  return candidates[0] if len(candidates) == 1 else None
 
 
 # Not on import, since other programs have flags of the same names.

@@ -231,6 +231,10 @@ def test_insets_are_below_the_curves(tmp_path, drawn):
   for line in fig.axes[0].lines:
     places = fig.axes[0].transData.transform(line.get_xydata())
     assert not any(box.contains(*place) for place in places)
+  # Without room there is none.
+  by_label['uniform'][0].metrics.loc[90, 'validation_accuracy'] = 0.05
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  assert not insets(drawn[1])
 
 
 def test_losses_that_are_cut_off_are_noted(tmp_path, drawn):

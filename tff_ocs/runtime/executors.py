@@ -82,10 +82,13 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
     invocation = self._invocations[asyncio.current_task()]
     self._connect(invocation.num_failures)
     key = frozenset(cardinalities.items())
-    executor = self._executors.get(key) or self._create(cardinalities)
+    known = self._executors.get(key)
+    executor = known or self._create(cardinalities)
     with self._lock:
       if self._is_closed:
-        self._dispose_in_worker([executor])
+        # `close` has disposed of those that it knew.
+        if known is None:
+          self._dispose_in_worker([executor])
         raise workers.create_left_error()
       self._executors.pop(key, None)
       self._executors[key] = invocation.executor = executor
