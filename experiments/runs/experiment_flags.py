@@ -353,8 +353,8 @@ def _define_validation(define):
     'rounds_per_client_eval',
     None,
     'With --evaluate_clients: the clients are evaluated, for a line of'
-    ' client_accuracies.csv, after each round whose number, from 0, is divisible'
-    ' by this, and after the last. If not given, only after the last.',
+    ' client_accuracies.csv, after each round whose number, from 0, is'
+    ' divisible by this, and after the last. If not given, after the last.',
     lower_bound=1,
   )
   define.bool(
