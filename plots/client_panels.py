@@ -112,13 +112,13 @@ def _draw_distribution(axis, recorded, looks):
       **looks[of.group.method],
     )
   axis.text(
-    _WORST_PERCENT / 2,
-    0.97,
+    0.65 * _WORST_PERCENT,
+    0.05,  # Below most curves.
     f'worst {_WORST_PERCENT:g} %',
     transform=axis.get_xaxis_transform(),
     rotation='vertical',
     ha='center',
-    va='top',
+    va='bottom',
     fontsize=6,
     color=_GREY,
   )
@@ -178,7 +178,8 @@ def _draw_participations(axis, recorded, looks):
       look = _drawn_look(looks[of.group.method]['color'])
       _draw_means(axis, pool, 'simulated_draws', {**look, 'alpha': 0.3})
   for of, pool in zip(recorded, pools):
-    look = looks[of.group.method]
+    method = of.group.method
+    look = looks[method]
     axis.scatter(
       pool['training_examples'],
       pool['simulated_sends'],
@@ -187,7 +188,13 @@ def _draw_participations(axis, recorded, looks):
       linewidth=0,
       color=look['color'],
     )
-    _draw_means(axis, pool, 'simulated_sends', look)
+    marker = panels.MARKERS.get(panels.family(method), panels.OTHER_MARKER)
+    _draw_means(
+      axis,
+      pool,
+      'simulated_sends',
+      {**look, 'marker': marker, 'markersize': _MARKER_SIZE},
+    )
   sizes = pools[0]['training_examples']
   if sizes.max() > 10 * sizes.min():
     axis.set_xscale('log')
