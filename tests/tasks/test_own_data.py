@@ -54,7 +54,7 @@ def test_arrays_are_kept_and_none_is_lost():
   assert len(task.test.y) == 6  # 0.3 * 20.
   assert min(task.train.num_examples.values()) >= 1
   assert task.test.y.dtype == np.int32
-  # What is drawn of a client is its own.
+  # The examples that are drawn of a client are its own.
   for name, (x, y) in clients.items():
     own = [task.train.examples(name), task.test_by_client.examples(name)]
     rows = np.concatenate([np.column_stack(part) for part in own])
