@@ -107,6 +107,7 @@ _RESERVED = (
   'evaluate_clients',
   'expected_clients',
   'holdout_fraction',
+  'rounds_per_client_eval',
   'sampling',
   'seed',
   'simulate_devices',

@@ -62,6 +62,13 @@ def describe_step_sizes(
   return f'Client step size: {"; ".join(listed)}. ' if listed else ''
 
 
+def legend_label(group: runs.Group) -> str:
+  """The name of a group in a legend, with its number of seeds."""
+  num_seeds = len(group.runs)
+  label = escape(group.method.label)
+  return f'{label} ({num_seeds} seed{"s" * (num_seeds > 1)})'
+
+
 def escape(text: str) -> str:
   """A text that matplotlib draws as it is."""
   return text.replace('$', r'\$')

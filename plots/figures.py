@@ -21,7 +21,6 @@ With --figure=all, figures.csv lists the lines that were drawn.
 """
 
 import pathlib
-import re
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -221,21 +220,11 @@ def _select(groups: Sequence[runs.Group]) -> dict[str, list[runs.Group]]:
   for group in groups:
     if group.experiment[:2] not in of_paper:
       others.setdefault(group.experiment[:2], []).append(group)
-  selected.update(_name(_SEVERAL['others'], others))
+  selected.update(inputs.name_files(_SEVERAL['others'], others))
   return selected
 
 
 _ONE_ROUND_TRIP = 'threshold'
-
-
-def _name(prefix, by_experiment):
-  """Names for files: different experiments never share one."""
-  named = {}
-  for (experiment, n), value in by_experiment.items():
-    words = re.sub(r'\W+', '_', experiment.lower()).strip('_')
-    name = f'{prefix}{words}_n{n}'
-    named[f'{name}_{len(named) + 1}' if name in named else name] = value
-  return named
 
 
 def _select_one_round_trip(groups):
@@ -256,7 +245,7 @@ def _select_one_round_trip(groups):
     ]
     for key, m in smallest.items()
   }
-  return _name(_SEVERAL['one_round_trip'], of_experiments)
+  return inputs.name_files(_SEVERAL['one_round_trip'], of_experiments)
 
 
 def _select_compressed(groups):
@@ -347,11 +336,11 @@ class _Drawer(NamedTuple):
       curves = authors_code.read(self.authors_curves)
       return authors_code.plot(shown, curves, paths)
     return panels.plot_panels(
-      {_label(group): group.runs for group in shown},
+      {captions.legend_label(group): group.runs for group in shown},
       paths,
       caption=captions.describe_runs(shown),
       best_so_far=name in _OF_PAPER and _OF_PAPER[name].best_so_far,
-      methods={_label(group): group.method for group in shown},
+      methods={captions.legend_label(group): group.method for group in shown},
     )
 
 
@@ -390,12 +379,6 @@ def _methods(expected_clients: Sequence[int]) -> list[runs.Method]:
     for sampling in ('uniform', 'aocs')
     for m in expected_clients
   ]
-
-
-def _label(group):
-  num_seeds = len(group.runs)
-  label = captions.escape(group.method.label)
-  return f'{label} ({num_seeds} seed{"s" * (num_seeds > 1)})'
 
 
 def _describe(groups):

@@ -1,8 +1,11 @@
 """The runs that figures and tables are made of, as the flags choose them."""
 
 import dataclasses
+import re
 import sys
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Optional
 
 from absl import flags
@@ -86,3 +89,21 @@ def no_runs(results_dir: str, data: Optional[str]) -> runs.RunsError:
   return runs.RunsError(
     f'there is no finished run below --results_dir={results_dir}{of_data}.'
   )
+
+
+def name_files(prefix: str, by_experiment: Mapping) -> dict[str, Any]:
+  """Names for files: different experiments never share one.
+
+  Args:
+    prefix: What the names begin with.
+    by_experiment: Values by `runs.Experiment`, or the first two fields of it.
+
+  Returns:
+    The values by name.
+  """
+  named: dict[str, Any] = {}
+  for (experiment, n, *_), value in by_experiment.items():
+    words = re.sub(r'\W+', '_', experiment.lower()).strip('_')
+    name = f'{prefix}{words}_n{n}'
+    named[f'{name}_{len(named) + 1}' if name in named else name] = value
+  return named

@@ -203,6 +203,7 @@ def test_commands_have_the_flags_that_they_show(tmp_path):
     'experiments.cifar100',
     'experiments.sweep',
     'experiments.tune',
+    'plots.clients',
     'plots.figures',
     'plots.summary',
     'tff_ocs.worker',

@@ -144,6 +144,8 @@ def _run(folder, settings, values, load_task, availability):
       log_to=values.log_to,
     )
     _report(f'Results: {folder.path}')
+    if record is not None:
+      record.open(folder)
     training.train(
       task=task,
       process=process,
@@ -272,7 +274,15 @@ def _build_client_record(values, task):
       f' {task.data_name} has none. With --holdout_fraction they are those of'
       ' the clients held out.'
     )
-  return client_record.ClientRecord(task, task.test_by_client)
+  rounds = {values.total_rounds - 1}
+  if values.rounds_per_client_eval is not None:
+    if 'accuracy' not in task.metrics:
+      raise experiment_flags.SettingError(
+        f'--rounds_per_client_eval={values.rounds_per_client_eval} needs a task'
+        f' with an accuracy, and {task.data_name} has none.'
+      )
+    rounds |= set(range(0, values.total_rounds, values.rounds_per_client_eval))
+  return client_record.ClientRecord(task, task.test_by_client, sorted(rounds))
 
 
 def _choose_costs(values, task):

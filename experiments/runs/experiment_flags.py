@@ -345,7 +345,17 @@ def _define_validation(define):
     False,
     'Record single clients in clients.csv: the accuracy of the final weights on'
     " each client's own validation examples, and how often it was drawn and"
-    ' sent. A real server would not see this.',
+    ' sent; and in client_accuracies.csv the mean accuracy over the clients,'
+    ' that of the worst 10 %, and the standard deviation. A real server would'
+    ' not see this.',
+  )
+  define.integer(
+    'rounds_per_client_eval',
+    None,
+    'With --evaluate_clients: the clients are evaluated, for a line of'
+    ' client_accuracies.csv, after each round whose number, from 0, is'
+    ' divisible by this, and after the last. If not given, after the last.',
+    lower_bound=1,
   )
   define.bool(
     'simulate_devices',
@@ -460,6 +470,11 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       raise SettingError(
         f'--client_costs={values.client_costs} needs --algorithm=fedavg.'
       )
+  if values.rounds_per_client_eval is not None and not values.evaluate_clients:
+    raise SettingError(
+      f'--rounds_per_client_eval={values.rounds_per_client_eval} needs'
+      ' --evaluate_clients, found --noevaluate_clients.'
+    )
   if values.num_candidates is not None and (
     values.cohort_sampler != 'power_of_choice'
   ):

@@ -8,7 +8,8 @@ It holds
 *   `norms.csv`: with --record_norms, the norms of each round's cohort;
 *   `weights.npz`: the final weights, which exist once the run is finished;
 *   `checkpoints/`: while the run is not finished, see `checkpoints`;
-*   `clients.csv`: with `--evaluate_clients`, a line for each client;
+*   `clients.csv` and `client_accuracies.csv`: with `--evaluate_clients`, a line
+    for each client and for each evaluation of all clients;
 *   `events/`: the metrics for TensorBoard, or what another tracker needs;
 *   `log.txt`.
 
@@ -24,6 +25,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
+from collections.abc import Sequence
 from logging import handlers
 from typing import Any
 from typing import Optional
@@ -36,6 +38,7 @@ from experiments.runs import checkpoints
 from experiments.runs import code_version
 from experiments.runs import trackers
 from tff_ocs import execution
+from tff_ocs.records import clients
 from tff_ocs.records import files
 from tff_ocs.records import metrics as metrics_lib
 from tff_ocs.records import norms as norms_lib
@@ -52,10 +55,15 @@ _WRITTEN = (
   'log.txt',
   'metrics.*csv*',
   'clients.*csv*',
+  'client_accuracies.*csv*',
   'norms.*csv*',
 )
 # Files that were being written when a former run ended.
-_TEMPORARY = ('metrics.csv_temp*', 'norms.csv_temp*')
+_TEMPORARY = (
+  'metrics.csv_temp*',
+  'norms.csv_temp*',
+  'client_accuracies.csv_temp*',
+)
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',
@@ -259,6 +267,32 @@ class RunFolder:
         ' --norecord_norms, or --overwrite to start the run again.'
       )
     self.checkpoints.drop_from(writer.num_rounds, norms_lib.NORMS)
+    return writer
+
+  def open_accuracies(self, rounds: Sequence[int]) -> clients.AccuraciesWriter:
+    """Opens `client_accuracies.csv`, to start or continue it.
+
+    Args:
+      rounds: The rounds after which the clients are evaluated, ascending.
+
+    Returns:
+      Its writer. A round is to be written there before it is released.
+
+    Raises:
+      OSError: If the file cannot be read or written.
+      RecordError: If the file is damaged, or missing though the run has passed
+        a round that it should have.
+    """
+    name = metrics_lib.CLIENT_ACCURACIES
+    is_missing = not (self.path / name).exists()
+    if is_missing and rounds[0] == 0 and self.checkpoints.are_there:
+      raise files.RecordError(
+        f'{self.path} cannot be continued: it has checkpoints, but no {name}.'
+        ' Nothing was changed. Put that file back, or use --overwrite to start'
+        ' the run again.'
+      )
+    writer = clients.AccuraciesWriter(self.path, rounds)
+    self.checkpoints.drop_from(writer.num_rounds, name)
     return writer
 
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:

@@ -21,7 +21,6 @@ from experiments.runs import devices as devices_lib
 from experiments.runs import experiment_flags
 from experiments.runs import run_folder
 from tff_ocs import probabilities
-from tff_ocs.records import clients
 from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import units
 from tff_ocs.tasks import task as task_lib
@@ -75,7 +74,7 @@ def train(
       checkpoint.
     name: The sampling, the name of the run in the progress bar.
     client_record: Where single clients are recorded, for a process that reveals
-      them.
+      them; opened.
     devices: The clients' devices, whose time is recorded, for a process that
       reveals its clients.
     norms_writer: If the norms of each cohort are recorded: their writer.
@@ -144,6 +143,8 @@ def train(
         shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     if norms_writer is not None:
       norms_writer.write(output['aggregator']['norms'], round_num)
+    if client_record is not None:
+      client_record.release(state.weights, round_num)
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
     _warn(metrics, round_num)
@@ -160,8 +161,6 @@ def train(
       # Saving leaves graphs with cycles, each with a copy of the weights.
       gc.collect()
   gc.unfreeze()
-  if client_record is not None:
-    clients.write_clients(folder.path, client_record.tabulate(state.weights))
   folder.finish(state.weights)
 
 

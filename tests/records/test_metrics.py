@@ -86,3 +86,39 @@ def test_file_that_no_run_wrote_is_not_continued_nor_changed(
     metrics_lib.MetricsWriter(tmp_path)
   assert [path.name for path in tmp_path.iterdir()] == ['metrics.csv']
   assert (tmp_path / 'metrics.csv').read_text() == text
+
+
+@pytest.mark.parametrize(
+  'text, num_rounds',
+  [
+    (None, 0),
+    ('round,a\n', 0),
+    ('round,a\n0,1\n', 5),
+    ('round,a\n0,1\n5,1\n6,', 6),
+    ('round,a\n0,1\n5,1\n6,1\n', 7),
+  ],
+)
+def test_table_of_some_rounds_names_the_first_that_is_missing(
+  tmp_path, text, num_rounds
+):
+  path = tmp_path / 'some.csv'
+  if text is not None:
+    path.write_text(text)
+  writer = metrics_lib.MetricsWriter(tmp_path, path.name, [0, 5, 6])
+  assert writer.num_rounds == num_rounds
+
+
+@pytest.mark.parametrize(
+  'rows, reason',
+  [
+    ('0,1\n4,1\n', 'has round 4 where round 5 should be'),
+    ('0,1\n5,1\n5,1\n', 'has round 5 twice'),
+    ('0,1\n5,1\n6,1\n10,1\n', 'has round 10 after its last one'),
+  ],
+)
+def test_rounds_that_are_not_due_are_refused(tmp_path, rows, reason):
+  path = tmp_path / 'some.csv'
+  path.write_text(f'round,a\n{rows}')
+  with pytest.raises(files.RecordError, match=reason):
+    metrics_lib.MetricsWriter(tmp_path, path.name, [0, 5, 6])
+  assert path.read_text() == f'round,a\n{rows}'

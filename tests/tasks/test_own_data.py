@@ -54,6 +54,15 @@ def test_arrays_are_kept_and_none_is_lost():
   assert len(task.test.y) == 6  # 0.3 * 20.
   assert min(task.train.num_examples.values()) >= 1
   assert task.test.y.dtype == np.int32
+  # The examples that are drawn of a client are its own.
+  for name, (x, y) in clients.items():
+    own = [task.train.examples(name), task.test_by_client.examples(name)]
+    rows = np.concatenate([np.column_stack(part) for part in own])
+    of_client = np.column_stack([x.astype(np.float32), y])
+    np.testing.assert_array_equal(
+      rows[np.lexsort(rows.T)], of_client[np.lexsort(of_client.T)]
+    )
+  np.testing.assert_array_equal(task.test_by_client.read_all().x, task.test.x)
   # Of the clients with many examples more are drawn.
   assert task.train.num_examples['c3'] <= 12 - 2
 
@@ -80,6 +89,7 @@ def test_validation_set_is_taken_as_given():
   np.testing.assert_array_equal(task.test.x, x)
   np.testing.assert_array_equal(task.test.y, y)
   assert task.train.num_examples['c3'] == 12
+  assert task.test_by_client is None  # Nobody knows whose they are.
 
 
 @pytest.mark.parametrize('model', ['linear', 'mlp'])

@@ -211,6 +211,10 @@ def test_real_loader_validates_on_the_test_split_of_all_clients(cache_dir):
   loaded = shakespeare.load_tff(seed=0, cache_dir=str(cache_dir))
   assert [text_of(row) for row in loaded.test.x] == ['To be', ' or n', 'That ']
   assert [text_of(row) for row in loaded.test.y] == ['o be,', 'or no', 'hat i']
+  # By client, with those that are too small for the pool.
+  by_client = loaded.test_by_client
+  assert set(by_client.client_ids) > set(loaded.train.client_ids)
+  assert by_client.read_all().x.tolist() == loaded.test.x.tolist()
   # And it goes through the model.
   evaluate = task.build_evaluation(loaded.model, loaded.test)
   weights = tff.learning.models.ModelWeights(*loaded.model.initial_weights)
@@ -328,6 +332,8 @@ def test_bundled_plays_are_by_speaker_and_the_test_set_is_held_out(caplog):
   # His last words are held out.
   test = ''.join(text_of(a, b[-1:]) for a, b in zip(*loaded.test))
   assert 'The rest is' in test and 'The rest is' not in hamlet
+  own = loaded.test_by_client.examples('hamlet/HAMLET')
+  assert 'The rest is' in ''.join(text_of(a, b[-1:]) for a, b in zip(*own))
   share = len(loaded.test.y) / (len(loaded.test.y) + sizes.sum())
   assert 0.07 < share < 0.15
   # Neither Markdown nor directions are left: there was a handful of typos.

@@ -1,11 +1,14 @@
-"""The clients of a run: `clients.csv`, which `--evaluate_clients` writes.
+"""The clients of a run, which `--evaluate_clients` records.
 
-A real server sees none of it: it is a simulation's view.
+`clients.csv` has a line for each client, with the accuracy of the final weights
+and its participations; `client_accuracies.csv` has a line for each evaluation
+of all clients. A real server sees none of it: it is a simulation's view.
 """
 
 import math
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple
 from typing import Union
 
@@ -13,13 +16,18 @@ import numpy as np
 import pandas as pd
 
 from tff_ocs.records import files
+from tff_ocs.records import metrics
 
 CLIENTS = 'clients.csv'
 # The fraction of clients whose mean accuracy counts as that of the worst.
 WORST_FRACTION = 0.1
+_TRAINING_EXAMPLES = 'training_examples'
 COLUMNS = {
   'client_id': 'The id of the client.',
   'in_pool': 'Whether the client is in the training pool.',
+  _TRAINING_EXAMPLES: (
+    'The number of its training examples; NaN in records of early versions.'
+  ),
   'validation_examples': 'The number of its validation examples.',
   'accuracy': 'The accuracy of the final weights on them; empty without any.',
   'loss': 'The mean loss of the final weights on them.',
@@ -101,9 +109,81 @@ def read_clients(path: Union[str, os.PathLike]) -> pd.DataFrame:
     table = pd.read_csv(path, dtype={'client_id': str})
   except (ValueError, pd.errors.ParserError) as error:
     raise files.RecordError(f'{path} cannot be read: {error}') from error
+  if _TRAINING_EXAMPLES not in table and 'in_pool' in table:
+    after = table.columns.get_loc('in_pool')
+    table.insert(after + 1, _TRAINING_EXAMPLES, np.nan)
   if list(table.columns) != list(COLUMNS):
     raise files.RecordError(
       f'{path} must have the columns {",".join(COLUMNS)}, found'
       f' {",".join(table.columns)}.'
+    )
+  return table
+
+
+class AccuraciesWriter:
+  """Writes `client_accuracies.csv`: a row for each evaluation of the clients.
+
+  The columns are described in `metrics.CLIENT_ACCURACY_COLUMNS`.
+
+  Attributes:
+    num_rounds: The first round to evaluate that was missing in the file when it
+      was opened.
+  """
+
+  def __init__(self, path: Union[str, os.PathLike], rounds: Sequence[int]):
+    """Opens the file, as `metrics.MetricsWriter` does.
+
+    Args:
+      path: The run's folder.
+      rounds: The rounds after which the clients are evaluated, ascending.
+
+    Raises:
+      OSError: If the file cannot be read or written.
+      RecordError: If the file is not one that a run wrote.
+    """
+    self._writer = metrics.MetricsWriter(
+      path, metrics.CLIENT_ACCURACIES, rounds
+    )
+    self.num_rounds = self._writer.num_rounds
+
+  def write(self, found: Distribution, round_num: int) -> None:
+    """Adds a round, and removes those from it on, as `MetricsWriter.write`.
+
+    Args:
+      found: The accuracies after the round.
+      round_num: The number of the round.
+
+    Raises:
+      OSError: If the file cannot be written.
+    """
+    row = {
+      'mean': found.mean,
+      'num_clients': found.num_clients,
+      'std': found.std,
+      'worst_10_percent': found.worst,
+    }
+    self._writer.write(row, round_num)
+
+
+def read_accuracies(path: Union[str, os.PathLike]) -> pd.DataFrame:
+  """Reads a run's `client_accuracies.csv`.
+
+  Args:
+    path: The run's folder.
+
+  Returns:
+    The `metrics.CLIENT_ACCURACY_COLUMNS`, float64, with a row for each
+    evaluation.
+
+  Raises:
+    OSError: If the file is missing or cannot be read.
+    RecordError: If it does not have these columns.
+  """
+  table = metrics.read_metrics(path, metrics.CLIENT_ACCURACIES)
+  due = list(metrics.CLIENT_ACCURACY_COLUMNS)
+  if list(table.columns) != due:
+    raise files.RecordError(
+      f'its {metrics.CLIENT_ACCURACIES} must have the columns {",".join(due)},'
+      f' found {",".join(table.columns)}'
     )
   return table

@@ -194,6 +194,7 @@ _SETTINGS_OF_METHOD = (
   'server_learning_rate',
   'total_rounds',
   'rounds_per_eval',
+  'rounds_per_client_eval',
   'uniform_skips_silent_clients',
 )
 

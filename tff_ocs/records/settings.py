@@ -76,6 +76,8 @@ class Settings:
     holdout_fraction: The fraction of clients held out to validate on.
     num_candidates: The number of candidates of 'power_of_choice'.
     random_k_fraction: The fraction of entries sent with 'random_k'.
+    rounds_per_client_eval: The rounds from one evaluation of single clients to
+      the next; `None` if they were evaluated after the last round only.
     simulate_devices: Whether the time on phones was simulated.
     uniform_skips_silent_clients: Whether clients that do not send were not
       trained.
@@ -108,6 +110,7 @@ class Settings:
   holdout_fraction: Optional[float] = None
   num_candidates: Optional[int] = None
   random_k_fraction: float = 0.1
+  rounds_per_client_eval: Optional[int] = None
   simulate_devices: bool = False
   uniform_skips_silent_clients: bool = False
   validation_subset: Optional[int] = None

@@ -122,15 +122,18 @@ def from_arrays(
     _check_num_outputs(built, num_classes)
   train = {i: cast[f'client {i!r}'] for i in checked}
   if validation is None:
-    train, test = _draw_validation(train, validation_fraction)
+    train, drawn = _draw_validation(train, validation_fraction)
+    by_client = client_data.ArrayClientData(drawn)
+    test = by_client.read_all()
   else:
-    test = cast['the validation set']
+    by_client, test = None, cast['the validation set']
   return task_lib.Task(
     data_name=data_name,
     model=built,
     train=client_data.ArrayClientData(train),
     test=test,
     metrics=metrics,
+    test_by_client=by_client,
   )
 
 
@@ -497,8 +500,8 @@ def _check_num_outputs(model, num_classes) -> None:
 
 def _draw_validation(
   clients: Mapping[str, client_data.Examples], fraction: float
-) -> tuple[dict[str, client_data.Examples], client_data.Examples]:
-  """Divides the examples; each client keeps at least one."""
+) -> tuple[dict[str, client_data.Examples], dict[str, client_data.Examples]]:
+  """Divides each client's examples, of which it keeps at least one."""
   if arguments.check_fraction('validation_fraction', fraction) == 1:
     raise ValueError('validation_fraction must be below 1, found 1.')
   rng = np.random.default_rng(0)
@@ -519,17 +522,14 @@ def _draw_validation(
   for index in rng.choice(len(candidates), num_drawn, replace=False):
     name, place = candidates[index]
     chosen[name].append(place)
-  train, held_out = {}, []
+  train, drawn = {}, {}
   for name in names:
     is_drawn = np.zeros(len(shuffled[name]), bool)
     is_drawn[chosen[name]] = True
     x, y = clients[name]
     train[name] = client_data.Examples(x[~is_drawn], y[~is_drawn])
-    held_out.append((x[is_drawn], y[is_drawn]))
-  inputs, targets = zip(*held_out)
-  return train, client_data.Examples(
-    np.concatenate(inputs), np.concatenate(targets)
-  )
+    drawn[name] = client_data.Examples(x[is_drawn], y[is_drawn])
+  return train, drawn
 
 
 def _check_columns(frame, client_column, label_column, feature_columns) -> None:

@@ -452,4 +452,5 @@ def _build_task(
     build_model(seed, sequence_length),
     client_data.ArrayClientData(kept),
     client_data.Examples(test_x, test_y),
+    test_by_client=client_data.ArrayClientData(test),
   )

@@ -1,5 +1,7 @@
 """Tests of --evaluate_clients and --simulate_devices, on a small task."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from experiments.runs import devices as devices_lib
 from tests.experiments import linear
 from tff_ocs.records import clients
 from tff_ocs.records import files
+from tff_ocs.records import metrics as metrics_lib
 
 FLAGS = ('--evaluate_clients', '--simulate_devices', '--sampling=ocs')
 
@@ -30,6 +33,9 @@ def test_each_client_has_a_line(recorded):
   # The last has validation examples only, the first has none.
   assert list(by_id.index[~by_id['in_pool']]) == ['client_20']
   assert by_id['validation_examples']['client_0'] == 0
+  sizes = by_id['training_examples'][[f'client_{k}' for k in range(5)]]
+  assert sizes.tolist() == [5, 8, 13, 21, 34]
+  assert by_id['training_examples']['client_20'] == 0
   assert np.isnan(by_id['accuracy']['client_0'])
   of_others = by_id['accuracy'].drop('client_0')
   np.testing.assert_allclose(of_others * 10, np.round(of_others * 10))
@@ -142,3 +148,142 @@ def test_file_with_other_columns(tmp_path):
   (tmp_path / 'clients.csv').write_text('client_id,accuracy\na,1\n')
   with pytest.raises(files.RecordError, match='must have the columns client_'):
     clients.read_clients(tmp_path)
+
+
+def read_rows(folder):
+  """The rows of `client_accuracies.csv`, whatever the ends of the lines."""
+  return (folder / metrics_lib.CLIENT_ACCURACIES).read_text().splitlines()
+
+
+def test_last_accuracies_are_those_of_the_clients(recorded, tmp_path):
+  result, table = recorded
+  (last,) = clients.read_accuracies(result.path).to_dict('records')
+  found = clients.describe(table)
+  assert last == {
+    'round': 3,
+    'mean': found.mean,
+    'num_clients': 20,
+    'std': found.std,
+    'worst_10_percent': found.worst,
+  }
+  assert 0 < last['worst_10_percent'] < last['mean'] < 1 and last['std'] > 0
+
+
+def test_accuracies_by_rounds(recorded, tmp_path):
+  at_end, _ = recorded
+  result = linear.run_and_read(
+    tmp_path,
+    '--client_learning_rate=0.125',
+    '--seed=7',
+    '--rounds_per_client_eval=2',
+    *FLAGS,
+  )
+  found = clients.read_accuracies(result.path)
+  assert found['round'].tolist() == [0, 2, 3]
+  assert result.settings.rounds_per_client_eval == 2
+  # They are those of the weights after the round.
+  other = linear.run_and_read(
+    tmp_path / 'shorter',
+    '--client_learning_rate=0.125',
+    '--seed=7',
+    '--total_rounds=3',
+    *FLAGS,
+  )
+  assert read_rows(result.path)[2] == read_rows(other.path)[1]
+  assert read_rows(result.path)[3] == read_rows(at_end.path)[1]
+  assert found['mean'].nunique() == 3
+  # And change nothing else.
+  assert linear.read_results(result.path) == linear.read_results(at_end.path)
+
+
+BY_ROUNDS = ('--evaluate_clients', '--rounds_per_client_eval=3')
+
+
+def test_killed_run_has_each_evaluation_once(tmp_path):
+  folder = tmp_path / 'runs' / 'run'
+  at_once = tmp_path / 'at_once'
+  linear.run(*linear.DISTURBED, f'--output_dir={at_once}', *BY_ROUNDS)
+  due = [0, 3, 6, 9, 12, 15, 18, 21, 23]
+  written = clients.read_accuracies(at_once / 'run')
+  assert written['round'].tolist() == due
+  # After an evaluation that no checkpoint follows; and between two of them.
+  for num_rounds in (4, 13):
+    run = linear.Run(tmp_path / 'runs', *BY_ROUNDS)
+    run.kill_when(lambda n=num_rounds: linear.num_rounds(folder) >= n)
+    assert len(read_rows(folder)) > 1
+  status, output = linear.finish(tmp_path / 'runs', *BY_ROUNDS)
+  assert status == 0, output
+  for name in (metrics_lib.CLIENT_ACCURACIES, clients.CLIENTS):
+    assert (folder / name).read_bytes() == (at_once / 'run' / name).read_bytes()
+  assert linear.read_results(folder) == linear.read_results(at_once / 'run')
+  assert not list(folder.glob('client_accuracies.csv_temp*'))
+
+
+def test_lost_evaluations_are_computed_again(tmp_path):
+  run = linear.Run(tmp_path / 'runs', *BY_ROUNDS)
+  run.kill_when(lambda: len(linear.saved_checkpoints(run.folder)) >= 2)
+  path = run.folder / metrics_lib.CLIENT_ACCURACIES
+  whole = path.read_bytes()
+  # Without the file, the checkpoints are kept, and nothing is made up.
+  path.unlink()
+  status, output = linear.finish(tmp_path / 'runs', *BY_ROUNDS)
+  assert status == 1
+  assert output.splitlines()[-1] == (
+    f'error: {run.folder} cannot be continued: it has checkpoints, but no'
+    ' client_accuracies.csv. Nothing was changed. Put that file back, or use'
+    ' --overwrite to start the run again.'
+  )
+  assert not path.exists() and linear.saved_checkpoints(run.folder)
+  # Cut in the middle of the row of round 9, of which there is a checkpoint.
+  rows = whole.splitlines(keepends=True)
+  path.write_bytes(b''.join(rows[:5])[:-5])
+  status, output = linear.finish(tmp_path / 'runs', *BY_ROUNDS)
+  assert status == 0, output
+  assert 'since client_accuracies.csv ends before round 9.' in output
+  at_once = tmp_path / 'at_once'
+  linear.run(*linear.DISTURBED, f'--output_dir={at_once}', *BY_ROUNDS)
+  assert read_rows(run.folder) == read_rows(at_once / 'run')
+
+
+def test_other_rounds_are_another_run(tmp_path):
+  run = linear.Run(tmp_path / 'runs', *BY_ROUNDS)
+  run.kill_when(lambda: linear.num_rounds(run.folder) >= 2)
+  status, output = linear.finish(tmp_path / 'runs', '--evaluate_clients')
+  assert status == 1
+  assert 'a run with --rounds_per_client_eval=3, not None' in output
+
+
+def test_evaluations_need_the_flag_and_an_accuracy(tmp_path, monkeypatch):
+  flags = (*linear.SMALL, f'--output_dir={tmp_path}')
+  message = '--rounds_per_client_eval=2 needs --evaluate_clients, found --noev'
+  with pytest.raises(SystemExit, match=message):
+    linear.run(*flags, '--rounds_per_client_eval=2')
+  load = linear.load_task
+  monkeypatch.setattr(
+    linear,
+    'load_task',
+    lambda **kwargs: dataclasses.replace(load(**kwargs), metrics={}),
+  )
+  with pytest.raises(SystemExit, match='needs a task with an accuracy, and ma'):
+    linear.run(*flags, '--evaluate_clients', '--rounds_per_client_eval=2')
+  assert not list(tmp_path.iterdir())
+  # The losses of the clients are still recorded.
+  linear.run(*flags, '--evaluate_clients', '--run_name=run')
+  table = clients.read_clients(tmp_path / 'run')
+  assert table['accuracy'].isna().all() and table['loss'].notna().sum() == 20
+  assert not (tmp_path / 'run' / metrics_lib.CLIENT_ACCURACIES).exists()
+
+
+def test_record_of_an_early_version_has_no_training_examples(
+  recorded, tmp_path
+):
+  _, table = recorded
+  table.drop(columns='training_examples').to_csv(
+    tmp_path / clients.CLIENTS, index=False
+  )
+  found = clients.read_clients(tmp_path)
+  assert found['training_examples'].isna().all()
+  pd.testing.assert_frame_equal(
+    found.drop(columns='training_examples'),
+    table.drop(columns='training_examples'),
+  )
