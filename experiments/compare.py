@@ -11,13 +11,14 @@ computed, and against the time that the rounds would take on phones
 (`experiments/runs/devices.py`).
 
 First, the client step size of each method is chosen, with the same budget for
-all: those of --grid are tried with one seed, and the best has the highest
-accuracy on a tenth of the clients, which are left out of training. Then each
-method is run with --repeats seeds. Flags after `--` go to each run.
+all: those of --grid are tried for --tuning_rounds with one seed, and the best
+has the highest accuracy on a tenth of the clients, which are left out of
+training. Then each method is run with --repeats seeds. Flags after `--` go to
+each run.
 
-The runs and then the results, compare.csv, compare.md and, as .png and .pdf,
-compare and compare_clients, are written below --output_dir. Finished runs are
-not repeated.
+The runs and then the results, compare.csv, compare.md, compare.png and
+compare.pdf, are written below --output_dir. Finished runs are not repeated.
+`plots.clients` draws how well the methods serve single clients.
 """
 
 import pathlib
@@ -34,6 +35,7 @@ from experiments import tune
 from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
+from plots import measures
 from plots import tables
 from programs import definer
 from tff_ocs.records import clients
@@ -95,8 +97,8 @@ METHODS = {
 }
 _TARGET = 0.85
 _EVALUATION = 1 / 3  # Of a training step, as in the model of the devices.
-# The costs of a run.
-COSTS = ('bits', 'examples', 'seconds')
+# The costs of a run: the columns of its curve.
+COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
 _HOLDOUT_FRACTION = 0.1
 # The flags that the program sets for each run.
 _RESERVED = (
@@ -131,6 +133,7 @@ def build_job(
   seed: int,
   values: flags.FlagValues,
   extra_flags: Sequence[str],
+  total_rounds: int,
 ) -> job_lib.Job:
   """The job of one run, without what tuning or the comparison adds."""
   n, m = values.clients_per_round, values.expected_clients
@@ -141,7 +144,9 @@ def build_job(
       f'--unbalanced_set={experiment.split("_")[1]}',
       *(flag.format(n=n, m=m) for flag in METHODS[method]),
       f'--expected_clients={m}',
-      f'--total_rounds={values.total_rounds}',
+      f'--total_rounds={total_rounds}',
+      # A round too late counts where methods are compared by costs.
+      '--rounds_per_eval=1',
     ),
   ).extended(
     f'_seed{seed}',
@@ -178,7 +183,13 @@ def _jobs(values, extra_flags):
   """The jobs of all experiments, methods and step sizes, with the seed 0."""
   return {
     (experiment, method, step_size): build_job(
-      experiment, method, step_size, 0, values, extra_flags
+      experiment,
+      method,
+      step_size,
+      0,
+      values,
+      extra_flags,
+      values.tuning_rounds,
     )
     for experiment in values.experiments
     for method in values.methods
@@ -199,17 +210,19 @@ def read_curve(run: runs.Run) -> pd.DataFrame:
       'bits': metrics['cumulative_uplink_bits'].astype(float),
       'examples': examples.cumsum(),
       'seconds': metrics['simulated_seconds'].cumsum(),
+      'uplink_seconds': metrics['simulated_uplink_seconds'].cumsum(),
     }
   )
   return curve.dropna(subset=['accuracy']).reset_index(drop=True)
 
 
-def cost_to_target(curve: pd.DataFrame, target: float) -> pd.Series:
-  """The costs of a run until its accuracy first is the target; or NaN."""
-  reached = curve[curve['accuracy'] >= target]
-  if reached.empty:
+def costs_to_target(run: runs.Run, target: float) -> pd.Series:
+  """The `COSTS` of a run until its accuracy stays at the target; or NaN."""
+  due = measures.lasting_round(run, target)
+  at_target = read_curve(run).set_index('round')[list(COSTS)]
+  if due not in at_target.index:
     return pd.Series(np.nan, index=list(COSTS))
-  return reached.iloc[0][list(COSTS)].astype(float)
+  return at_target.loc[due].astype(float)
 
 
 def tabulate(
@@ -222,11 +235,11 @@ def tabulate(
   """
   rows = []
   for chosen, of_seeds in read.items():
-    curves = [read_curve(run) for run, _ in of_seeds]
-    final = [curve['accuracy'].iloc[-1] for curve in curves]
+    ends = [read_curve(run).iloc[-1] for run, _ in of_seeds]
+    final = [measures.final_accuracy(run) for run, _ in of_seeds]
     worst = [clients.describe(table).worst for _, table in of_seeds]
     spread = [clients.describe(table).std for _, table in of_seeds]
-    costs = pd.DataFrame([cost_to_target(curve, _TARGET) for curve in curves])
+    costs = pd.DataFrame([costs_to_target(run, _TARGET) for run, _ in of_seeds])
     rows.append(
       {
         'experiment': chosen.experiment,
@@ -238,6 +251,9 @@ def tabulate(
         'worst_clients_mean': np.mean(worst),
         'worst_clients_std': _std(worst),
         'std_over_clients': np.mean(spread),
+        'uplink_seconds_a_round': np.mean(
+          [end['uplink_seconds'] / (end['round'] + 1) for end in ends]
+        ),
         'seeds_reaching': int(costs['bits'].notna().sum()),
         **{f'{cost}_to_target': costs[cost].mean() for cost in COSTS},
       }
@@ -252,7 +268,7 @@ def _std(values):
 def format_markdown(table: pd.DataFrame, caption: str) -> str:
   """The table in Markdown; costs are means over the seeds that get there."""
   header = [
-    f'Costs are those of reaching {_TARGET:.0%}',
+    f'Costs are those of a lasting {_TARGET:.0%}',
     'step size',
     'accuracy [%]',
     'worst 10 % of clients [%]',
@@ -260,10 +276,12 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
     'uplink',
     'examples',
     'simulated hours',
+    'uplink hours of all clients',
+    'uplink seconds a round',
   ]
   rows = []
   for row in table.to_dict('records'):
-    cells = [tables.NONE] * 3
+    cells = [tables.NONE] * len(COSTS)
     if row['seeds_reaching']:
       is_all = row['seeds_reaching'] == row['seeds']
       of_seeds = f' ({row["seeds_reaching"]} of {row["seeds"]})'
@@ -272,6 +290,7 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
         f'{row["bits_to_target"] / unit.size:.3g} {unit.name}',
         f'{row["examples_to_target"]:.3g}',
         f'{row["seconds_to_target"] / 3600:.3g}',
+        f'{row["uplink_seconds_to_target"] / 3600:.3g}',
       ]
       cells = [cell + ('' if is_all else of_seeds) for cell in cells]
     rows.append(
@@ -284,6 +303,7 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
         ),
         f'{100 * row["std_over_clients"]:.1f}',
         *cells,
+        f'{row["uplink_seconds_a_round"]:.3g}',
       ]
     )
   return tables.format_markdown(
@@ -296,34 +316,22 @@ def write_results(
   read: Mapping[Chosen, Sequence[tuple[runs.Run, pd.DataFrame]]],
   caption: str,
 ) -> None:
-  """Writes the tables and the figures."""
+  """Writes the tables and the figure."""
   table = tabulate(read)
   markdown = format_markdown(table, caption)
   print(markdown)
   tables.write(output_dir / 'compare', table, markdown)
   from plots import samplers
 
-  curves, accuracies = {}, {}
+  curves = {}
   for chosen, of_seeds in read.items():
-    title = _TITLES[chosen.experiment]
-    method = of_seeds[0][0].settings.method
-    curves.setdefault(title, {})[method] = [
+    of_experiment = curves.setdefault(_TITLES[chosen.experiment], {})
+    of_experiment[of_seeds[0][0].settings.method] = [
       read_curve(run) for run, _ in of_seeds
     ]
-    accuracies.setdefault(title, {})[method] = pd.concat(
-      [clients_table['accuracy'] for _, clients_table in of_seeds]
-    ).dropna()
-  for draw, data, name in (
-    (samplers.plot_costs, curves, 'compare'),
-    (samplers.plot_clients, accuracies, 'compare_clients'),
-  ):
-    path = output_dir / name
-    draw(
-      data,
-      [path.with_suffix(ending) for ending in ('.png', '.pdf')],
-      caption=caption,
-    )
-    print(f'Figure: {path.with_suffix(".png")}')
+  paths = [output_dir / f'compare{ending}' for ending in ('.png', '.pdf')]
+  samplers.plot_costs(curves, paths, caption=caption)
+  print(f'Figure: {paths[0]}')
 
 
 @campaign.reporting_errors()
@@ -336,9 +344,9 @@ def main(argv):
   )
   jobs_of = {
     chosen: [
-      build_job(*chosen, seed, values, extra_flags).extended(
-        '', '--evaluate_clients=true', '--simulate_devices=true'
-      )
+      build_job(
+        *chosen, seed, values, extra_flags, values.total_rounds
+      ).extended('', '--evaluate_clients=true', '--simulate_devices=true')
       for seed in range(values.repeats)
     ]
     for chosen in choose_step_sizes(values, extra_flags)
@@ -407,6 +415,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     lower_bound=1,
   )
   define.integer('total_rounds', 151, 'The number of rounds.', lower_bound=1)
+  define.integer(
+    'tuning_rounds',
+    41,
+    'The number of rounds of the runs with which the step sizes are chosen.',
+    lower_bound=1,
+  )
   define.list(
     'grid',
     ['0.25', '0.125', '0.0625', '0.03125'],

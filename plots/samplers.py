@@ -1,15 +1,13 @@
-"""The figures of `experiments.compare`: accuracy against costs, and clients."""
+"""The figure of `experiments.compare`: the accuracy against three costs."""
 
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Union
 
-import numpy as np
 import pandas as pd
 from matplotlib import figure
 from matplotlib import style
-from matplotlib import ticker
 
 from plots import captions
 from plots import panels
@@ -69,43 +67,6 @@ def plot_costs(
         axis.set_title(title)
       row[0].set_ylabel('Validation accuracy [%]')
     _finish(fig, axes, paths, caption)
-
-
-def plot_clients(
-  by_title: Mapping[str, Mapping[str, pd.Series]],
-  paths: Sequence[Union[str, os.PathLike]],
-  *,
-  caption: str,
-) -> None:
-  """Draws the distribution of the accuracy over clients.
-
-  Args:
-    by_title: The accuracies of the clients, of all seeds, by data set and
-      method.
-    paths: Where to write the figure; the endings decide the formats.
-    caption: The line below the figure.
-  """
-  with style.context(panels.STYLE):
-    fig, axes = _figure(1, len(by_title))
-    for axis, (title, by_method) in zip(axes[0], by_title.items()):
-      looks = _looks(by_method)
-      for method, accuracies in by_method.items():
-        ascending = 100 * np.sort(accuracies)
-        share = 100 * np.arange(1, ascending.size + 1) / ascending.size
-        axis.step(ascending, share, where='post', label=method, **looks[method])
-      axis.axhline(10, color='#777777', linewidth=0.6)
-      axis.set_yscale('log')
-      axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
-      axis.set_xlabel('Accuracy a [%]')
-      axis.set_title(title)
-    axes[0][0].set_ylabel('Clients up to a [%]')
-    _finish(
-      fig,
-      axes,
-      paths,
-      f"{caption} Accuracy on a client's validation examples; the grey line"
-      ' marks the worst 10 % of the clients.',
-    )
 
 
 def _figure(num_rows, num_columns):

@@ -111,6 +111,17 @@ class Devices:
       seconds + np.max(trained) + exchanges * round_trip + np.max(uploads)
     )
 
+  def sum_uplinks(
+    self, client_ids: Sequence[str], sends: Sequence[bool]
+  ) -> float:
+    """Returns the seconds for which the clients that send occupy their links.
+
+    Args:
+      client_ids: The clients of the cohort.
+      sends: Whether each of them sends its update.
+    """
+    return float(np.sum(self._up[self._find(client_ids)], where=sends))
+
   def _find(self, client_ids):
     return np.array([self._places[i] for i in client_ids], np.int64)
 

@@ -119,9 +119,13 @@ def train(
       if client_record is not None:
         client_record.count(cohort, rows)
       if devices is not None:
+        sends = rows[:, 2] > 0
+        metrics['simulated_uplink_seconds'] = devices.sum_uplinks(
+          cohort.client_ids, sends
+        )
         metrics['simulated_seconds'] = devices.round_seconds(
           cohort.client_ids,
-          rows[:, 2] > 0,
+          sends,
           exchanges=_count_exchanges(name, metrics['num_iterations']),
           candidates=cohort.candidates,
         )

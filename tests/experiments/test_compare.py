@@ -11,6 +11,7 @@ from experiments import compare
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
 from tests.experiments import linear
+from tests.plots import made_up
 from tff_ocs.records import clients
 from tff_ocs.records import runs
 
@@ -37,7 +38,8 @@ def test_all_methods_are_tried_with_the_same_budget(capsys):
     n = 3 if is_sampler and not is_combined else 32
     assert f' --clients_per_round={n} ' in line
     assert ' --expected_clients=3 ' in line
-    assert ' --total_rounds=151 ' in line
+    assert ' --total_rounds=41 ' in line
+    assert ' --rounds_per_eval=1 ' in line
   assert sum('--unbalanced_set=none' in line for line in lines) == 56
 
 
@@ -51,6 +53,7 @@ def compared(tmp_path_factory):
     '--clients_per_round=4',
     '--expected_clients=2',
     '--total_rounds=4',
+    '--tuning_rounds=3',
     '--grid=0.25,0.0001',
     '--repeats=2',
     f'--output_dir={folder}',
@@ -95,8 +98,6 @@ def test_table_is_that_of_the_runs(compared):
     'compare.md',
     'compare.png',
     'compare.pdf',
-    'compare_clients.png',
-    'compare_clients.pdf',
   }
 
 
@@ -116,20 +117,32 @@ def test_curve_adds_up_all_costs(compared):
   assert last['examples'] == pytest.approx(
     metrics['cohort_examples'].sum() + metrics['candidate_examples'].sum() / 3
   )
+  assert last['uplink_seconds'] == pytest.approx(
+    metrics['simulated_uplink_seconds'].sum()
+  )
   assert metrics['candidate_examples'].min() > 0
 
 
-def test_cost_to_target_is_that_of_the_first_evaluation_that_reaches_it():
-  curve = pd.DataFrame(
+def test_costs_to_target_are_those_of_the_round_from_which_it_lasts(tmp_path):
+  metrics = pd.DataFrame(
     {
-      'accuracy': [0.5, 0.86, 0.84, 0.9],
-      'bits': [1.0, 2.0, 3.0, 4.0],
-      'examples': [10.0, 20.0, 30.0, 40.0],
-      'seconds': [0.1, 0.2, 0.3, 0.4],
+      'round': [0, 1, 2, 3],
+      'validation_accuracy': [0.5, 0.86, 0.84, 0.9],
+      'cumulative_uplink_bits': [1, 2, 3, 4],
+      'cohort_examples': 10,
+      'candidate_examples': 3,
+      'simulated_seconds': 0.1,
+      'simulated_uplink_seconds': 0.2,
     }
   )
-  assert list(compare.cost_to_target(curve, 0.85)) == [2.0, 20.0, 0.2]
-  assert compare.cost_to_target(curve, 0.95).isna().all()
+  result = runs.Run(tmp_path, made_up.settings(), metrics)
+  np.testing.assert_allclose(
+    compare.costs_to_target(result, 0.85), [4, 44, 0.4, 0.8]
+  )
+  np.testing.assert_allclose(
+    compare.costs_to_target(result, 0.5), [1, 11, 0.1, 0.2]
+  )
+  assert compare.costs_to_target(result, 0.95).isna().all()
 
 
 @pytest.mark.parametrize(

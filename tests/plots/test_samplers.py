@@ -1,4 +1,4 @@
-"""Tests of the figures of the comparison of samplers."""
+"""Tests of the figure of the comparison of samplers."""
 
 import numpy as np
 import pandas as pd
@@ -40,18 +40,6 @@ def test_lines_are_means_over_the_seeds(drawn, tmp_path):
     assert axis.get_xscale() == 'log'
   assert [axis.get_title() for axis in fig.axes[::3]] == ['set 1', 'set 3']
   assert (tmp_path / 'x.png').exists()
-
-
-def test_distribution_counts_the_clients_up_to_an_accuracy(drawn, tmp_path):
-  samplers.plot_clients(
-    {'set 1': {'AOCS, m=3': pd.Series([0.9, 0.5, 0.7, 0.6])}},
-    [tmp_path / 'x.png'],
-    caption='Made-up numbers.',
-  )
-  (fig,) = drawn
-  line = fig.axes[0].get_lines()[0]
-  np.testing.assert_allclose(line.get_xdata(), [50, 60, 70, 90])
-  np.testing.assert_allclose(line.get_ydata(), [25, 50, 75, 100])
 
 
 def test_kinds_of_methods_differ_in_their_lines():

@@ -112,6 +112,13 @@ COLUMNS = {
     'The time that the round would take on phones, by the model of'
     ' `experiments/runs/devices.py`. Only with `--simulate_devices`.',
   ),
+  'simulated_uplink_seconds': Column(
+    'seconds',
+    'The sum of the times that the updates of the round would take on the'
+    " clients' links, by the same model. With `--client_costs=uplink_seconds`"
+    ' it is, on average, at most that of m clients drawn at random. Only with'
+    ' `--simulate_devices`.',
+  ),
   'validation_accuracy': Column(
     'ratio in [0, 1]',
     'The fraction of the validation labels that the weights after the round'

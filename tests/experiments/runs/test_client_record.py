@@ -85,6 +85,20 @@ def test_time_is_that_of_ocs(recorded):
   assert (result.metrics['simulated_seconds'] > fastest).all()
 
 
+def test_uplink_seconds_are_those_of_the_clients_that_sent(recorded):
+  result, table = recorded
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  seconds = devices_lib.Devices(
+    task.train.num_examples, 32 * linear.NUM_PARAMETERS
+  ).uplink_seconds
+  pool = table[table['in_pool']].set_index('client_id')
+  sent = pool['simulated_sends']
+  assert sent.sum() > 0
+  assert result.metrics['simulated_uplink_seconds'].sum() == pytest.approx(
+    sum(number * seconds[name] for name, number in sent.items())
+  )
+
+
 def test_costs_are_those_of_the_uplinks(recorded, tmp_path):
   plain, _ = recorded
   result = linear.run_and_read(

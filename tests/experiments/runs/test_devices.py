@@ -56,6 +56,14 @@ def test_exchanges_wait_for_all_clients_before_the_first_upload(devices):
   assert barrier > devices.round_seconds(names, [True] * 3, exchanges=0)
 
 
+def test_uplinks_of_those_that_send_are_added_up(devices):
+  up = devices.uplink_seconds
+  assert devices.sum_uplinks(
+    ['c1', 'c2', 'c3'], np.array([True, False, True])
+  ) == pytest.approx(up['c1'] + up['c3'])
+  assert devices.sum_uplinks([], np.array([], bool)) == 0
+
+
 def test_candidates_take_a_step_of_their_own(devices):
   plain = devices.round_seconds(['c1'], [True], exchanges=0)
   more = devices.round_seconds(
