@@ -369,8 +369,11 @@ def main(argv):
     for chosen, of_seeds in jobs_of.items()
   }
   settings = next(iter(read.values()))[0][0].settings
+  data = dict.fromkeys(
+    of_seeds[0][0].settings.data for of_seeds in read.values()
+  )
   caption = (
-    f'Data: {settings.data}. {settings.total_rounds} rounds,'
+    f'Data: {"; ".join(data)}. {settings.total_rounds} rounds,'
     f' m={values.expected_clients}, {values.repeats} seeds.'
   )
   write_results(output_dir, read, caption)

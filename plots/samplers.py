@@ -30,6 +30,7 @@ _KEY = (
   'Solid: schemes; dotted: with costs; dashed: cohort samplers; dash-dotted:'
   ' both.'
 )
+_COSTS = ', costs'  # The ending of the name of a method with costs.
 _WIDTH = 7.0
 _HEIGHT = 1.9
 _HEIGHT_OF_LEGEND = 0.5
@@ -80,22 +81,30 @@ def _figure(num_rows, num_columns):
 
 def _looks(methods):
   """The colour and the line style of each method, by its name."""
-  looks, num_of_kind = {}, dict.fromkeys(_LINESTYLES, 0)
+  of_kind = {}
   for method in methods:
-    kind = _kind(method)
-    plain = looks.get(method.removesuffix(', costs'))
-    color = _COLORS[num_of_kind[kind] % len(_COLORS)]
-    if kind == 'costs' and plain is not None:
-      color = plain['color']
-    num_of_kind[kind] += 1
-    looks[method] = {'color': color, 'linestyle': _LINESTYLES[kind]}
-  return looks
+    plain = method.removesuffix(_COSTS)
+    names = of_kind.setdefault(_kind(plain), [])
+    if plain not in names:
+      names.append(plain)
+  colors = {
+    name: _COLORS[place % len(_COLORS)]
+    for names in of_kind.values()
+    for place, name in enumerate(names)
+  }
+  return {
+    method: {
+      'color': colors[method.removesuffix(_COSTS)],
+      'linestyle': _LINESTYLES[_kind(method)],
+    }
+    for method in methods
+  }
 
 
 def _kind(method):
   if ' + ' in method:
     return 'combined'
-  if method.endswith(', costs'):
+  if method.endswith(_COSTS):
     return 'costs'
   return 'sampler' if ', n=' in method else 'scheme'
 

@@ -53,3 +53,8 @@ def test_kinds_of_methods_differ_in_their_lines():
   assert looks['OCS, m=3, costs']['color'] == looks['OCS, m=3']['color']
   assert looks['OCS, m=3']['color'] != looks['AOCS, m=3']['color']
   assert looks['MD, n=3']['color'] != looks['OSMD, n=3']['color']
+  # Also where the scheme without costs is not drawn.
+  colors = {look['color'] for look in samplers._looks(names[1:]).values()}
+  assert len(colors) == 2
+  alone = samplers._looks(['AOCS, m=3, costs', 'OCS, m=3, costs'])
+  assert len({look['color'] for look in alone.values()}) == 2
