@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from collections.abc import Sequence
 
-from plots import panels
 from tff_ocs.records import labels
 from tff_ocs.records import runs
 from tff_ocs.records import units
@@ -16,7 +15,7 @@ def describe_runs(groups: Sequence[runs.Group]) -> str:
   """Names the data and the step sizes, and explains the lines and bands."""
   step_sizes = describe_step_sizes(
     groups,
-    lambda group: labels.sampling_label(panels.family(group.method)),
+    lambda group: labels.sampling_label(group.method.sampling),
     lambda group: group.method.label,
   )
   # Names may hold dollar signs, which begin formulas.

@@ -185,6 +185,20 @@ def test_one_round_trip_has_figures_of_its_own(tmp_path, drawn):
   assert len(shown_in(drawn)[0]) == 7 + 1  # With a blank below full.
 
 
+def test_caption_names_a_sampling_with_and_without_the_weight_once(
+  tmp_path, drawn
+):
+  for name, sampling, more in (
+    ('a', 'uniform', {'client_learning_rate': 0.25}),
+    ('b', 'threshold', {}),
+    ('c', 'threshold', {'cohort_weight': 'unknown'}),
+  ):
+    made_up.write_run(tmp_path / name, sampling, **more)
+  draw(tmp_path, 'one_round_trip', formats=['png'])
+  caption = drawn[0].get_supxlabel().replace('\n', ' ')
+  assert '$2^{-2}$ (uniform); $2^{-3}$ (one round trip).' in caption
+
+
 def test_uniform_sampling_with_two_step_sizes_is_two_methods(tmp_path, drawn):
   for name, sampling, step_size in (
     ('a', 'aocs', 1e-3),
