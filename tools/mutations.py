@@ -226,6 +226,31 @@ MUTATIONS = [
     ('_BITS * len(clients.candidates)', '0'),
   ),
   *_of(
+    'experiments/runs/client_record.py',
+    'tests/experiments/runs/test_client_record.py',
+    ('rows[:, 2].astype(np.int64)', '1'),
+    ("np.array(state['participations'])", 'self._counts'),
+    ('if round_num not in self._rounds', 'if round_num != self._rounds[-1]'),
+  ),
+  *_of(
+    'experiments/runs/devices.py',
+    'tests/experiments/runs/test_devices.py',
+    ('where=sends))', 'where=True))'),
+    ('np.max(trained + uploads)', 'np.max(trained) + np.max(uploads)'),
+    ('+ exchanges * round_trip', '+ round_trip'),
+  ),
+  *_of(
+    'experiments/theory/dropouts.py',
+    'tests/experiments/theory/test_dropouts.py',
+    ('(1 - arrives))[sends]', '(1 - p))[sends]'),
+    (
+      'factors.sum(axis=-1, keepdims=True) - factors',
+      'factors.sum(axis=-1, keepdims=True)',
+    ),
+    ('return np.where(num_reported <= m, present > 0, p)', 'return p'),
+    ('squares = of_coins + of_set', 'squares = of_coins'),
+  ),
+  *_of(
     'experiments/campaigns/jobs.py',
     'tests/experiments/campaigns',
     ('failures[job] > _MAX_RETRIES', 'failures[job] > 0'),
