@@ -86,7 +86,8 @@ def plot_panels(
 
   Lines are means over the runs of a method, and bands reach one standard
   deviation up and down, see `curves.average`; a single run has no band. By
-  bits, a mean stands at the mean of the bits that were sent up to its round.
+  bits, a mean stands at the mean of the bits that were sent up to its round,
+  from the first round on in which a client has sent its update.
   Markers are at evaluations. Runs without an accuracy have the validation loss
   in its place.
 
@@ -126,7 +127,7 @@ def plot_panels(
           [_curve(run, column, best_so_far) for run in of_method]
         )
         if is_by_bits:
-          average.index = _mean_bits(of_method, average.index) / unit_size
+          average = _by_bits(average, of_method, unit_size)
         averages[label] = average
       is_loss = column == 'training_loss'
       markers = {} if is_loss else _markers(methods.values())
@@ -222,10 +223,22 @@ def describe_line(average: pd.DataFrame) -> dict[str, float]:
   }
 
 
-def _mean_bits(of_method, rounds):
-  """The bits up to each round, as a mean over the runs."""
-  bits = [run.metrics['cumulative_uplink_bits'] for run in of_method]
-  return np.mean([of_run[rounds] for of_run in bits], axis=0)
+def _by_bits(average, of_method, unit_size):
+  """A curve by rounds, placed at the mean of the bits up to each round.
+
+  It begins with the first update that a run has sent. The few bits of scalars
+  before it would take up most of a logarithmic axis.
+  """
+  rounds = average.index
+  bits, updates = (
+    np.mean([values[rounds] for values in of_runs], axis=0)
+    for of_runs in (
+      [run.metrics['cumulative_uplink_bits'] for run in of_method],
+      [run.metrics['participants'].cumsum() for run in of_method],
+    )
+  )
+  average = average.set_axis(bits / unit_size)
+  return average[updates > 0] if updates.any() else average
 
 
 # The place of an inset in its panel. Below curves that rise, there is room: its

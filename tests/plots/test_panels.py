@@ -186,6 +186,22 @@ def test_means_by_bits_are_of_rounds(tmp_path, drawn):
   np.testing.assert_allclose(line.get_ydata(), [20, 50])
 
 
+def test_curves_by_bits_begin_with_the_first_update(tmp_path, drawn):
+  one_round_trip = read(
+    tmp_path / 'x',
+    bits=np.array([3072, 4e8, 6e8]),
+    accuracy=[0.1, 0.2, 0.4],
+    participants=[0, 2, 1],
+  )
+  panels.plot_panels(
+    {'one round trip': [one_round_trip]}, [tmp_path / 'x.png'], caption=''
+  )
+  by_rounds, _, by_bits, _ = drawn[0].axes
+  assert len(by_rounds.lines[0].get_xdata()) == 3
+  np.testing.assert_allclose(by_bits.lines[0].get_xdata(), [4, 6])
+  np.testing.assert_allclose(by_bits.lines[0].get_ydata(), [20, 40])
+
+
 def insets(fig):
   return [child for child in fig.axes[0].child_axes]
 

@@ -37,11 +37,19 @@ def _parts(devices, name):
 
 
 def test_one_round_trip_waits_for_the_slowest_sum(devices):
-  names = ['c1', 'c2', 'c3']
-  parts = [_parts(devices, name) for name in names]
-  assert devices.round_seconds(
-    names, [True, False, True], exchanges=0
-  ) == pytest.approx(max(sum(parts[0]), parts[1][0], sum(parts[2])))
+  parts = {f'c{k}': _parts(devices, f'c{k}') for k in range(20)}
+  trainer = max(parts, key=lambda name: parts[name][0])
+  uploader = max(parts, key=lambda name: parts[name][1])
+  assert trainer != uploader
+  names = [trainer, uploader]
+  for sends in ([True, True], [False, True], [True, False]):
+    seconds = devices.round_seconds(names, sends, exchanges=0)
+    assert seconds == pytest.approx(
+      max(
+        trained + is_sent * upload
+        for is_sent, (trained, upload) in zip(sends, map(parts.get, names))
+      )
+    )
 
 
 def test_exchanges_wait_for_all_clients_before_the_first_upload(devices):
