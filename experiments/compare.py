@@ -133,7 +133,6 @@ def build_job(
   seed: int,
   values: flags.FlagValues,
   extra_flags: Sequence[str],
-  total_rounds: int,
 ) -> job_lib.Job:
   """The job of one run, without what tuning or the comparison adds."""
   n, m = values.clients_per_round, values.expected_clients
@@ -144,7 +143,7 @@ def build_job(
       f'--unbalanced_set={experiment.split("_")[1]}',
       *(flag.format(n=n, m=m) for flag in METHODS[method]),
       f'--expected_clients={m}',
-      f'--total_rounds={total_rounds}',
+      f'--total_rounds={values.total_rounds}',
       # A round too late counts where methods are compared by costs.
       '--rounds_per_eval=1',
     ),
@@ -160,12 +159,7 @@ def choose_step_sizes(
   values: flags.FlagValues, extra_flags: Sequence[str]
 ) -> list[Chosen]:
   """Tries all step sizes of the grid, and chooses one for each method."""
-  jobs_of = {
-    key: job._replace(name=f'{job.name}_holdout').extended(
-      '', f'--holdout_fraction={_HOLDOUT_FRACTION}'
-    )
-    for key, job in _jobs(values, extra_flags).items()
-  }
+  jobs_of = _tuning_jobs(values, extra_flags)
   campaign.run_all(list(jobs_of.values()), values, name='compare')
   outcomes = {}
   for (experiment, method, step_size), job in jobs_of.items():
@@ -173,23 +167,31 @@ def choose_step_sizes(
     outcomes.setdefault((experiment, method), []).append(
       tune.read_outcome(step_size, [run])
     )
-  return [
+  chosen = [
     Chosen(*key, tune.choose(of_method).step_size)
     for key, of_method in outcomes.items()
   ]
+  ends = {function(map(float, values.grid)) for function in (min, max)}
+  for experiment, method, step_size in chosen:
+    if step_size in ends:
+      print(
+        f'{experiment}, {method}: the best step size of --grid, {step_size:g},'
+        ' is one of its ends; a wider grid may have a better one.'
+      )
+  return chosen
 
 
-def _jobs(values, extra_flags):
+def _tuning_jobs(values, extra_flags):
   """The jobs of all experiments, methods and step sizes, with the seed 0."""
   return {
     (experiment, method, step_size): build_job(
-      experiment,
-      method,
-      step_size,
-      0,
-      values,
-      extra_flags,
-      values.tuning_rounds,
+      experiment, method, step_size, 0, values, extra_flags
+    ).extended(
+      '_holdout',
+      f'--holdout_fraction={_HOLDOUT_FRACTION}',
+      f'--total_rounds={values.tuning_rounds}',
+      # The last round is always evaluated.
+      f'--rounds_per_eval={values.tuning_rounds}',
     )
     for experiment in values.experiments
     for method in values.methods
@@ -340,13 +342,13 @@ def main(argv):
   extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
   _check_data(extra_flags)
   campaign.check_or_print(
-    list(_jobs(values, extra_flags).values()), values, extra_flags
+    list(_tuning_jobs(values, extra_flags).values()), values, extra_flags
   )
   jobs_of = {
     chosen: [
-      build_job(
-        *chosen, seed, values, extra_flags, values.total_rounds
-      ).extended('', '--evaluate_clients=true', '--simulate_devices=true')
+      build_job(*chosen, seed, values, extra_flags).extended(
+        '', '--evaluate_clients=true', '--simulate_devices=true'
+      )
       for seed in range(values.repeats)
     ]
     for chosen in choose_step_sizes(values, extra_flags)

@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 
 from experiments import compare
+from experiments import tune
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
 from tests.experiments import linear
@@ -39,7 +40,8 @@ def test_all_methods_are_tried_with_the_same_budget(capsys):
     assert f' --clients_per_round={n} ' in line
     assert ' --expected_clients=3 ' in line
     assert ' --total_rounds=41 ' in line
-    assert ' --rounds_per_eval=1 ' in line
+    assert ' --rounds_per_eval=41 ' in line
+    assert ' --holdout_fraction=0.1 ' in line
   assert sum('--unbalanced_set=none' in line for line in lines) == 56
 
 
@@ -99,6 +101,29 @@ def test_table_is_that_of_the_runs(compared):
     'compare.png',
     'compare.pdf',
   }
+
+
+def test_best_step_size_at_the_end_of_the_grid_is_reported(capsys):
+  values = flags.FlagValues()
+  compare.define_flags(values)
+  values(['compare', '--experiments=femnist_1', '--methods=full,aocs'])
+  accuracies = {'full': [0.5, 0.7, 0.6, 0.4], 'aocs': [0.8, 0.7, 0.6, 0.4]}
+  outcomes = iter([*accuracies['full'], *accuracies['aocs']])
+  with mock.patch.multiple(
+    compare,
+    campaign=mock.DEFAULT,
+    runs=mock.DEFAULT,
+    tune=mock.Mock(
+      choose=tune.choose,
+      read_outcome=lambda step_size, _: tune.Outcome(
+        step_size, (next(outcomes),), (1.0,)
+      ),
+    ),
+  ):
+    chosen = compare.choose_step_sizes(values, [])
+  assert [of.step_size for of in chosen] == [0.125, 0.25]
+  (line,) = capsys.readouterr().out.splitlines()
+  assert line.startswith('femnist_1, aocs: the best step size of --grid, 0.25,')
 
 
 def test_data_without_clients_to_validate_on_is_refused():
