@@ -2,13 +2,14 @@
 
   python -m experiments.compare -- --cache_dir=CACHE_DIR
 
-Each method is to send m updates a round on average; those with costs have the
-budget of the seconds of m mean uplinks. No single axis is fair to all: OCS
-saves uplink bits, but all n clients of a cohort train for it; a cohort sampler
-saves training as well; and on slow links, time is yet another thing. So the
-accuracy is shown against the bits sent, against the examples on which clients
-computed, and against the time that the rounds would take on phones
-(`experiments/runs/devices.py`).
+Each method but full participation is to send at most m updates a round on
+average; those with costs have the budget of the seconds of m mean uplinks. No
+single axis is fair to all: OCS saves uplink bits, but all n clients of a cohort
+train for it; a cohort sampler saves training as well; and with slow links, few
+bits do not mean little time. So the accuracy is shown against the bits sent,
+against the examples on which clients computed (a third of an example where a
+candidate of Power-of-Choice evaluates it), and against the time that the rounds
+would take on phones (`experiments/runs/devices.py`).
 
 First, the client step size of each method is chosen, with the same budget for
 all: those of --grid are tried for --tuning_rounds with one seed, and the best
@@ -18,7 +19,8 @@ each run.
 
 The runs and then the results, compare.csv, compare.md, compare.png and
 compare.pdf, are written below --output_dir. Finished runs are not repeated.
-`plots.clients` draws how well the methods serve single clients.
+`plots.clients` draws how well the methods serve single clients, schemes and
+cohort samplers apart.
 """
 
 import pathlib
@@ -43,11 +45,6 @@ from tff_ocs.records import runs
 from tff_ocs.records import units
 
 EXPERIMENTS = ('femnist_1', 'femnist_3', 'femnist_none')
-_TITLES = {
-  'femnist_1': 'FEMNIST set 1',
-  'femnist_3': 'FEMNIST set 3',
-  'femnist_none': 'FEMNIST, balanced',
-}
 # Flags of the methods; n is the size of the cohorts of schemes, m that of the
 # cohorts of samplers.
 METHODS = {
@@ -144,7 +141,7 @@ def build_job(
       *(flag.format(n=n, m=m) for flag in METHODS[method]),
       f'--expected_clients={m}',
       f'--total_rounds={values.total_rounds}',
-      # A round too late counts where methods are compared by costs.
+      # An accuracy that is noticed a round late would distort the costs.
       '--rounds_per_eval=1',
     ),
   ).extended(
@@ -219,7 +216,15 @@ def read_curve(run: runs.Run) -> pd.DataFrame:
 
 
 def costs_to_target(run: runs.Run, target: float) -> pd.Series:
-  """The `COSTS` of a run until its accuracy stays at the target; or NaN."""
+  """The `COSTS` up to the round from which on the target stays reached.
+
+  Args:
+    run: The run.
+    target: The validation accuracy, in [0, 1].
+
+  Returns:
+    The costs; NaN if the last accuracy is below the target.
+  """
   due = measures.lasting_round(run, target)
   at_target = read_curve(run).set_index('round')[list(COSTS)]
   if due not in at_target.index:
@@ -245,6 +250,7 @@ def tabulate(
     rows.append(
       {
         'experiment': chosen.experiment,
+        'data': _title(of_seeds[0][0]),
         'method': of_seeds[0][0].settings.method,
         'step_size': chosen.step_size,
         'seeds': len(of_seeds),
@@ -261,6 +267,12 @@ def tabulate(
       }
     )
   return pd.DataFrame(rows)
+
+
+def _title(run):
+  """The name of a run's data, for example 'MNIST by NIST writer, set 1'."""
+  (group,) = runs.group_runs([run])
+  return group.experiment.title
 
 
 def _std(values):
@@ -297,7 +309,7 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
       cells = [cell + ('' if is_all else of_seeds) for cell in cells]
     rows.append(
       [
-        f'{_TITLES[row["experiment"]]}: {row["method"]}',
+        f'{row["data"]}: {row["method"]}',
         units.format_step_size(row['step_size']),
         tables.format_percent(row['accuracy_mean'], row['accuracy_std']),
         tables.format_percent(
@@ -326,11 +338,10 @@ def write_results(
   from plots import samplers
 
   curves = {}
-  for chosen, of_seeds in read.items():
-    of_experiment = curves.setdefault(_TITLES[chosen.experiment], {})
-    of_experiment[of_seeds[0][0].settings.method] = [
-      read_curve(run) for run, _ in of_seeds
-    ]
+  for of_seeds in read.values():
+    run, _ = of_seeds[0]
+    of_data = curves.setdefault(_title(run), {})
+    of_data[run.settings.method] = [read_curve(run) for run, _ in of_seeds]
   paths = [output_dir / f'compare{ending}' for ending in ('.png', '.pdf')]
   samplers.plot_costs(curves, paths, caption=caption)
   print(f'Figure: {paths[0]}')
@@ -400,8 +411,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define.list(
     'experiments',
     list(EXPERIMENTS),
-    f'The data sets, some of {",".join(EXPERIMENTS)}. The last is the pool as'
-    ' it is.',
+    f'The data sets, some of {",".join(EXPERIMENTS)}. The last is the pool of'
+    ' all clients with all of their examples.',
   )
   define.list(
     'methods', list(METHODS), f'The methods, some of {",".join(METHODS)}.'

@@ -7,8 +7,9 @@ The paper conjectures that m = O(sqrt(n)) participants suffice to follow full
 participation round by round (Section 5.4). For each n and m, AOCS is trained as
 in the paper's experiment, with the same seeds as full participation. Their
 accuracies on the validation set after the last round are compared by pairs of
-runs with the same seed. An m is enough if the 95 % interval of the mean
-difference is not below -0.5 points. Flags after `--` go to each run.
+runs with the same seed. An m is enough if no part of the interval of the mean
+difference (see `plots.measures`) is below -0.5 points. Flags after `--` go to
+each run.
 
 A larger cohort has more of the large clients, too, so that n is not all that
 differs between the rows of the table.
@@ -79,7 +80,7 @@ def caption_of(group: runs.Group, repeats: int) -> str:
   return (
     f'{experiment.title}{in_place_of}. Data: {experiment.data}.'
     f' {group.settings["total_rounds"]} rounds, {repeats} seeds. Differences'
-    ' are paired by seed, with 95 % intervals.'
+    ' are paired by seed, with intervals over the seeds.'
   )
 
 

@@ -7,8 +7,8 @@ verdict is one of four: 'holds', 'holds in part', 'does not hold' and 'not
 judged', with the reason. `plots.paper_claims` defines the claims and the
 tolerances, and `plots.measures` what is measured:
 
-*   Methods are compared by runs with the same seed. The 95 % interval is that
-    of a bootstrap over these seeds.
+*   Methods are compared by runs with the same seed. The interval is that of a
+    bootstrap over these seeds, at a level of 95 %, which few seeds do not keep.
 *   A number holds if its whole interval is within the tolerance, does not hold
     if all of it is outside, and holds in part if it reaches over an end. One
     seed has no interval, so that its number is shown but not judged.
@@ -32,6 +32,7 @@ from absl import app
 from absl import flags
 
 from plots import inputs
+from plots import measures
 from plots import paper_claims
 from plots import tables
 from programs import entry
@@ -149,7 +150,7 @@ def format_verdicts(judged: Sequence[paper_claims.Judged]) -> str:
 
 def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
   """The short table, and a table of the numbers of each claim."""
-  header = ['Data', 'Quantity', 'Paper', 'Ours [95 % interval]', 'Seeds']
+  header = ['Data', 'Quantity', 'Paper', 'Ours [interval]', 'Seeds']
   header += ['Tolerance', 'Verdict']
   return '\n'.join(
     [format_verdicts(judged)]
@@ -162,6 +163,7 @@ def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
       )
       for claim in judged
     ]
+    + [f'{measures.ABOUT_INTERVALS}\n']
   )
 
 

@@ -86,8 +86,9 @@ def plot(
   ):
     drawers.append(_draw_participations)
     caption += (
-      ' Rounds in which a client was drawn and sent, by its size: each client'
-      f' (points), and means of up to {_NUM_SIZES} groups (lines).'
+      ' Rounds in which a client was drawn and sent, by its size: means of up'
+      f' to {_NUM_SIZES} groups of clients (lines), and the rounds in which'
+      ' each client sent (points).'
     )
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')

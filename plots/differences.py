@@ -104,10 +104,11 @@ def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
   if table.empty:
     return ''
   names = list(runs.Experiment._fields)
-  return '\n'.join(
+  texts = [
     _format(runs.Experiment(*experiment), of_experiment, accuracies)
     for experiment, of_experiment in table.groupby(names, sort=False)
-  )
+  ]
+  return '\n'.join([*texts, f'{measures.ABOUT_INTERVALS}\n'])
 
 
 def _format(experiment, table, accuracies):
@@ -135,7 +136,7 @@ def _format(experiment, table, accuracies):
   ]
   title = (
     f'{experiment.title}, n={experiment.clients_per_round}: differences from'
-    ' AOCS with the same m, and bits relative to it [95 % interval]'
+    ' AOCS with the same m, and bits relative to it [interval]'
   )
   return tables.format_markdown(title, header, rows)
 

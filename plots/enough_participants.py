@@ -33,9 +33,9 @@ def plot_participation(
 ) -> None:
   """Draws the difference of AOCS to full participation against m.
 
-  Bars are 95 % intervals of the difference, paired by seed. A band reaches down
-  as far as counts as the same accuracy. A vertical line stands at the square
-  root of n, the order that the paper conjectures.
+  Bars are intervals of the difference, paired by seed, see `measures`. A band
+  reaches down as far as counts as the same accuracy. A vertical line stands at
+  the square root of n, the order that the paper conjectures.
 
   Args:
     table: The table participation.csv, with a panel for each n. Its last row

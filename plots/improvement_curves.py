@@ -91,8 +91,10 @@ def plot_improvement(
       groups, lambda group: group.experiment.title, _label
     )
     caption = f'Data: {data}. {step_sizes}Running mean over {_WINDOW} rounds.'
-    if any(len(group.runs) > 1 for group in groups):
-      caption += ' Bands: standard deviation over seeds.'
+    numbers = sorted({len(group.runs) for group in groups})
+    if numbers[-1] > 1:
+      seeds = ' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+      caption += f' Bands: standard deviation over {seeds} seeds.'
     panels.add_caption(fig, caption)
     panels.save(fig, paths)
   return pd.DataFrame(drawn)

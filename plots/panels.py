@@ -87,9 +87,9 @@ def plot_panels(
   Lines are means over the runs of a method, and bands reach one standard
   deviation up and down, see `curves.average`; a single run has no band. By
   bits, a mean stands at the mean of the bits that were sent up to its round,
-  from the first round on in which a client has sent its update.
-  Markers are at evaluations. Runs without an accuracy have the validation loss
-  in its place.
+  from the first round on in which a client has sent its update. Markers are at
+  evaluations, or at some if there are many. Runs without an accuracy have the
+  validation loss in its place.
 
   Args:
     by_label: Each method's runs, which differ in their seeds, by its name in
@@ -385,8 +385,10 @@ def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
 
 
 def limit_loss(axis, limit: Optional[float]) -> None:
-  """Cuts the axis off at a limit, and says so where that hides a line."""
+  """Cuts the axis off at a limit, and says so where that hides something."""
+  # The limits of the data are those of bands, too, but not of infinite values.
   peak = max(np.nanmax(line.get_ydata(), initial=0) for line in axis.lines)
+  peak = max(peak, axis.dataLim.y1)
   axis.set_ylim(0, limit)
   if limit is not None and peak > limit:
     axis.text(

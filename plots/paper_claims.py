@@ -1,7 +1,7 @@
 """The paper's claims, and how runs are judged by them.
 
 A claim consists of checks. Each check is a number that is measured on runs,
-with a 95 % interval over the seeds, and a tolerance: the range that the number
+with an interval over the seeds, and a tolerance: the range that the number
 must be in. The tolerances are chosen as follows.
 
 *   A number of bits that the paper reads off an axis with powers of two may

@@ -10,8 +10,8 @@ methods whose accuracy goes up and down. Means are over the seeds that reach it;
 the table says how many do, if not all.
 
 Comparisons with full participation pair runs by seed. They use the seeds that
-both have and, for bits, with which both reach the accuracy. Differences have a
-95 % interval, see `plots.measures`. Runs of regression targets have a
+both have and, for bits, with which both reach the accuracy. Differences have
+an interval, see `plots.measures`. Runs of regression targets have a
 validation loss in the place of the accuracies.
 
 Methods are also compared with AOCS with the same m, see `plots.differences`.
@@ -36,6 +36,11 @@ from programs import entry
 from programs import paths
 from tff_ocs.records import runs
 from tff_ocs.records import units
+
+_ABOUT_PAIRS = (
+  "'Final − full' and 'Of full' are over the seeds that the method and full"
+  ' participation both have, all other columns over all seeds of a row.'
+)
 
 
 def main(argv):
@@ -253,7 +258,7 @@ def _pair(group, full) -> list[tuple[runs.Run, ...]]:
 def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
   """Formats two tables for each experiment."""
   names = list(runs.Experiment._fields)
-  return '\n'.join(
+  texts = [
     text
     for experiment, of_experiment in table.groupby(names, sort=False)
     for text in (
@@ -261,7 +266,8 @@ def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
       _format_reached(runs.Experiment(*experiment), of_experiment, accuracies),
     )
     if text
-  )
+  ]
+  return '\n'.join([*texts, f'{_ABOUT_PAIRS}\n'])
 
 
 def _format_accuracies(experiment, table):

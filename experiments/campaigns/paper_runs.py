@@ -31,7 +31,7 @@ _CUSTOM_N, _CUSTOM_M, _CUSTOM_ROUNDS = 32, 3, 151
 
 
 class Published(NamedTuple):
-  """The runs of one experiment in `results/`.
+  """The runs of one experiment that `experiments.reproduce` makes.
 
   Attributes:
     experiment: One of `EXPERIMENTS`.

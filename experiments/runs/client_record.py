@@ -2,8 +2,9 @@
 
 `clients.csv` has a line for each client that is in the pool or has validation
 examples: the accuracy of the final weights on these, and how often the client
-was drawn and sent. `client_accuracies.csv` has the distribution of the accuracy
-over the clients after some of the rounds. Both are for simulations.
+was drawn and sent. For tasks with an accuracy, `client_accuracies.csv` has its
+distribution over the clients after some of the rounds. Both are for
+simulations.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ class ClientRecord:
       self._writer = folder.open_accuracies(self._rounds)
 
   def release(self, weights, round_num: int) -> None:
-    """Evaluates the clients after a round, if that is due, and writes it.
+    """Evaluates the clients if that is due after a round, and writes the files.
 
     Args:
       weights: The weights, `tff.learning.models.ModelWeights`.

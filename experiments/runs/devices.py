@@ -1,8 +1,8 @@
 """A model of the clients' devices: how long a round would take on phones.
 
 Each client has a compute speed, a downlink, an uplink and a latency, drawn once
-from log-normal distributions by its id. A round lasts as long as its protocol
-(docs/protocol.md) with the slowest of the clients that each step waits for:
+from log-normal distributions by its id. Each step of a round's protocol
+(docs/protocol.md) lasts as long as its slowest client needs:
 
 *   With one round trip, a client uploads as soon as it has trained. The round
     ends when the last client has done both, or trained if it does not send.
@@ -50,13 +50,15 @@ class Devices:
     uplink_seconds: How long each client's update takes to send, by its id.
   """
 
-  def __init__(self, num_examples: Mapping[str, int], bits_per_update: int):
+  def __init__(
+    self, num_examples: Mapping[str, int], bits_per_update: int, epochs: int = 1
+  ):
     """Draws the devices.
 
     Args:
-      num_examples: The number of examples that a client trains on in a round,
-        by its id.
+      num_examples: The number of examples of each client, by its id.
       bits_per_update: The bits of the model, down, and of an update, up.
+      epochs: How often a client trains on each example in a round.
     """
     self._places = {name: place for place, name in enumerate(num_examples)}
     normal = np.array([_normal(name) for name in num_examples]).reshape(-1, 4)
@@ -68,7 +70,8 @@ class Devices:
     bytes_per_update = bits_per_update / 8
     self._down = bytes_per_update / draw(0, _DOWN_BYTES_PER_SECOND)
     self._up = bytes_per_update / draw(1, _UP_BYTES_PER_SECOND)
-    self._compute = draw(2, _SECONDS_PER_EXAMPLE) * list(num_examples.values())
+    self._pass = draw(2, _SECONDS_PER_EXAMPLE) * list(num_examples.values())
+    self._epochs = epochs
     self._latency = draw(3, _LATENCY_SECONDS)
     self.uplink_seconds = dict(zip(num_examples, self._up))
 
@@ -99,10 +102,10 @@ class Devices:
     down = self._down[places]
     if candidates:
       before = self._find(candidates)
-      evaluation = _EVALUATION * self._compute[before]
+      evaluation = _EVALUATION * self._pass[before]
       seconds += np.max(self._latency[before] + self._down[before] + evaluation)
       down = 0.0  # The cohort's clients have the model already.
-    trained = self._latency[places] + down + self._compute[places]
+    trained = self._latency[places] + down + self._epochs * self._pass[places]
     uploads = np.where(sends, self._up[places], 0.0)
     if exchanges == 0:
       return float(seconds + np.max(trained + uploads))

@@ -257,11 +257,9 @@ def _reveals_clients(values) -> bool:
 def _build_devices(values, task):
   weights = tf.nest.flatten(task.model.initial_weights[0])
   return devices.Devices(
-    {
-      name: size * values.client_epochs
-      for name, size in task.train.num_examples.items()
-    },
+    task.train.num_examples,
     bits_per_update=32 * sum(np.size(w) for w in weights),
+    epochs=values.client_epochs,
   )
 
 

@@ -41,6 +41,16 @@ def test_enough_is_judged_by_pairs_of_runs_with_the_same_seed():
   )
 
 
+def test_half_a_point_below_is_enough_whatever_the_rounding():
+  full = (0.962, 0.971, 0.965)
+  # -5, 0 and 1 of 1,000 digits, where -0.005 is stored as less.
+  table = table_of((3, (0.957, 0.971, 0.966)), full=full)
+  assert 0.957 - 0.962 < -0.005
+  assert list(table['is_enough']) == [True, True]
+  table = table_of((3, (0.956, 0.971, 0.966)), full=full)
+  assert list(table['is_enough']) == [False, True]
+
+
 def test_table_has_a_row_for_each_n_and_bold_where_it_is_enough():
   small = table_of((1, (0.25, 0.5)), n=4, full=(0.5, 0.5))
   large = table_of((1, (0.8, 0.8)), (2, (0.896, 0.95)), (4, (0.9, 0.94)))

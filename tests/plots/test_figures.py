@@ -302,7 +302,7 @@ def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
   assert drawn[0].get_supxlabel().replace('\n', ' ') == (
     'Data: made-up numbers, in place of CIFAR100; made-up numbers, set 1, in'
     ' place of FEMNIST set 1. Client step size: $2^{-3}$. Running mean over 10'
-    ' rounds. Bands: standard deviation over seeds.'
+    ' rounds. Bands: standard deviation over 1 to 2 seeds.'
   )
 
 

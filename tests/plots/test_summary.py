@@ -113,6 +113,9 @@ def test_table(tmp_path):
     '| --- |' + ' ---: |' * 6,
     '| full participation | 1 | 20.00 | 1.000 | – | – | – |',
     '| AOCS, m=3 | 1 | 2.00 | 0.150 | 2 (1 of 2) / – | 3.00 (1 of 2) / – | – |',
+    '',
+    "'Final − full' and 'Of full' are over the seeds that the method and full"
+    ' participation both have, all other columns over all seeds of a row.',
   ]
 
 

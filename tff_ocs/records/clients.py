@@ -41,7 +41,8 @@ class Distribution(NamedTuple):
 
   Attributes:
     mean: The mean accuracy, in [0, 1].
-    worst: The mean accuracy of the worst 10 % of the clients, rounded up.
+    worst: The mean accuracy of the worst 10 % of the clients, whose number is
+      rounded up.
     std: The standard deviation over the clients.
     num_clients: The number of clients with validation examples.
   """
@@ -147,7 +148,7 @@ class AccuraciesWriter:
     self.num_rounds = self._writer.num_rounds
 
   def write(self, found: Distribution, round_num: int) -> None:
-    """Adds a round, and removes those from it on, as `MetricsWriter.write`.
+    """Writes the row of a round, and removes those of this and later rounds.
 
     Args:
       found: The accuracies after the round.

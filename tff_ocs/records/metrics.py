@@ -70,10 +70,11 @@ COLUMNS = {
   ),
   'improvement_factor': Column(
     'ratio in [0, 1]',
-    'alpha^k, Eq. (15): the variance that optimal sampling adds, relative to'
-    ' uniform sampling with the same m. Small is good: with 0 optimal sampling'
-    ' is as good as full participation, with 1 it is no better than uniform'
-    ' sampling. The column is missing in records that did not measure it.',
+    "alpha^k of the round's updates, Eq. (15) without its expectations: the"
+    ' variance that optimal sampling adds, relative to uniform sampling with'
+    ' the same m. Small is good: with 0 optimal sampling is as good as full'
+    ' participation, with 1 it is no better than uniform sampling. The column'
+    ' is missing in records that did not measure it.',
   ),
   'relative_improvement_factor': Column(
     'ratio in [m/n, 1]',

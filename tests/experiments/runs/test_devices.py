@@ -81,6 +81,23 @@ def test_candidates_take_a_step_of_their_own(devices):
   assert devices.round_seconds([], [], exchanges=0) == 0
 
 
+def test_epochs_are_of_the_training_but_not_of_the_candidates():
+  once, thrice = (
+    devices_lib.Devices({'a': 1000}, BITS, epochs) for epochs in (1, 3)
+  )
+  seconds, candidate = (
+    [
+      of.round_seconds(['a'], [False], exchanges=0, candidates=candidates)
+      for of in (once, thrice, devices_lib.Devices({'a': 0}, BITS))
+    ]
+    for candidates in ((), ('a',))
+  )
+  one_pass = seconds[0] - seconds[2]
+  assert seconds[1] - seconds[0] == pytest.approx(2 * one_pass)
+  assert candidate[1] - candidate[0] == pytest.approx(2 * one_pass)
+  assert candidate[0] - candidate[2] == pytest.approx((1 + 1 / 3) * one_pass)
+
+
 def test_time_grows_with_the_examples():
   small, large = (
     devices_lib.Devices({'a': n}, BITS).round_seconds(
