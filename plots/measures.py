@@ -22,7 +22,7 @@ from tff_ocs.records import runs
 # Final accuracies count as the same if they differ by at most half a point,
 # which differences of rounded numbers may miss by their rounding.
 SAME_ACCURACY = 0.005 + 1e-12
-# What readers of the intervals of `Estimate` should know.
+# For the readers of tables with the intervals of `Estimate`.
 ABOUT_INTERVALS = (
   'Intervals are those of a bootstrap over the seeds, at a level of 95 %. With'
   " 2 or 3 seeds they are the range of the seeds' values, and cover the true"

@@ -89,7 +89,8 @@ def plot_bounds(
   )
   numbers = [number for number in _PANELS if number in set(rows['theorem'])]
   caption += (
-    ' Solid: measured. Dashed: repaired bound, carried on from the start.'
+    ' Solid: measured. Dashed: the repaired bound, applied in each round to the'
+    ' bound of the round before; where fewer lines are dashed, some coincide.'
   )
   with _figure(_SIZE_OF_PANELS, len(numbers), caption, paths) as (
     fig,
