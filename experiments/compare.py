@@ -6,10 +6,10 @@ Each method but full participation is to send at most m updates a round on
 average; those with costs have the budget of the seconds of m mean uplinks. No
 single axis is fair to all: OCS saves uplink bits, but all n clients of a cohort
 train for it; a cohort sampler saves training as well; and with slow links, few
-bits do not mean little time. So the accuracy is shown against the bits sent,
-against the examples on which clients computed (a third of an example where a
-candidate of Power-of-Choice evaluates it), and against the time that the rounds
-would take on phones (`experiments/runs/devices.py`).
+bits do not mean little time. So methods are compared by what they need to reach
+85 % and stay there: the bits sent; the examples on which clients compute, of
+which one that a candidate of Power-of-Choice evaluates counts as a third; and
+the time that the rounds would take on phones (`experiments/runs/devices.py`).
 
 First, the client step size of each method is chosen, with the same budget for
 all: those of --grid are tried for --tuning_rounds with one seed, and the best
@@ -17,18 +17,18 @@ has the highest accuracy on a tenth of the clients, which are left out of
 training. Then each method is run with --repeats seeds. Flags after `--` go to
 each run.
 
-The runs and then the results, compare.csv, compare.md, compare.png and
+The runs and then the results, compare.csv with a row for each method,
+compare_runs.csv with a row for each run, compare.md, compare.png and
 compare.pdf, are written below --output_dir. Finished runs are not repeated.
 `plots.clients` draws how well the methods serve single clients, schemes and
 cohort samplers apart.
 """
 
 import pathlib
-from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 from absl import app
 from absl import flags
@@ -41,6 +41,7 @@ from plots import measures
 from plots import tables
 from programs import definer
 from tff_ocs.records import clients
+from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
@@ -94,7 +95,7 @@ METHODS = {
 }
 _TARGET = 0.85
 _EVALUATION = 1 / 3  # Of a training step, as in the model of the devices.
-# The costs of a run: the columns of its curve.
+# The costs of a run.
 COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
 _HOLDOUT_FRACTION = 0.1
 # The flags that the program sets for each run.
@@ -196,87 +197,80 @@ def _tuning_jobs(values, extra_flags):
   }
 
 
-def read_curve(run: runs.Run) -> pd.DataFrame:
-  """The accuracies of a run with what they cost, a row for each evaluation."""
+def read_costs(run: runs.Run) -> pd.DataFrame:
+  """The `COSTS` of a run up to and including each round, by its number."""
   metrics = run.metrics
   epochs = int(run.settings.to_json().get('client_epochs', 1))
   examples = epochs * metrics['cohort_examples']
   examples += _EVALUATION * metrics['candidate_examples']
-  curve = pd.DataFrame(
+  return pd.DataFrame(
     {
-      'round': metrics['round'],
-      'accuracy': metrics['validation_accuracy'],
       'bits': metrics['cumulative_uplink_bits'].astype(float),
       'examples': examples.cumsum(),
       'seconds': metrics['simulated_seconds'].cumsum(),
       'uplink_seconds': metrics['simulated_uplink_seconds'].cumsum(),
     }
   )
-  return curve.dropna(subset=['accuracy']).reset_index(drop=True)
 
 
-def costs_to_target(run: runs.Run, target: float) -> pd.Series:
-  """The `COSTS` up to the round from which on the target stays reached.
+def measure(
+  chosen: Chosen, run: runs.Run, of_clients: pd.DataFrame
+) -> dict[str, Any]:
+  """The row of a run in compare_runs.csv.
 
   Args:
+    chosen: The method.
     run: The run.
-    target: The validation accuracy, in [0, 1].
+    of_clients: Its clients, as of `clients.read_clients`.
 
   Returns:
-    The costs; NaN if the last accuracy is below the target.
+    The row. The `COSTS` are those up to the round from which on no accuracy is
+    below 85 %; NaN if the last one is.
   """
-  due = measures.lasting_round(run, target)
-  at_target = read_curve(run).set_index('round')[list(COSTS)]
-  if due not in at_target.index:
-    return pd.Series(np.nan, index=list(COSTS))
-  return at_target.loc[due].astype(float)
+  (group,) = runs.group_runs([run])
+  costs = read_costs(run)
+  due = measures.lasting_round(run, _TARGET)
+  at_target = costs.reindex([due]).iloc[0]
+  found = clients.describe(of_clients)
+  return {
+    'experiment': chosen.experiment,
+    'data': group.experiment.title,
+    'method': run.settings.method,
+    'step_size': chosen.step_size,
+    'seed': run.settings.seed,
+    'rounds': len(costs),
+    'accuracy': measures.final_accuracy(run),
+    'worst_clients': found.worst,
+    'std_over_clients': found.std,
+    'uplink_seconds_a_round': costs['uplink_seconds'].iloc[-1] / len(costs),
+    **{f'{cost}_to_target': at_target[cost] for cost in COSTS},
+  }
 
 
-def tabulate(
-  read: Mapping[Chosen, Sequence[tuple[runs.Run, pd.DataFrame]]],
-) -> pd.DataFrame:
-  """A row for each method on each experiment.
+def tabulate(of_runs: pd.DataFrame) -> pd.DataFrame:
+  """A row for each method on each experiment, from one for each run.
 
   Args:
-    read: The runs with the tables of their clients, one a seed, by method.
+    of_runs: The rows of `measure`.
+
+  Returns:
+    Means over the seeds, and standard deviations, NaN for a single seed. The
+    means of the costs are over those that reach the target.
   """
-  rows = []
-  for chosen, of_seeds in read.items():
-    ends = [read_curve(run).iloc[-1] for run, _ in of_seeds]
-    final = [measures.final_accuracy(run) for run, _ in of_seeds]
-    worst = [clients.describe(table).worst for _, table in of_seeds]
-    spread = [clients.describe(table).std for _, table in of_seeds]
-    costs = pd.DataFrame([costs_to_target(run, _TARGET) for run, _ in of_seeds])
-    rows.append(
-      {
-        'experiment': chosen.experiment,
-        'data': _title(of_seeds[0][0]),
-        'method': of_seeds[0][0].settings.method,
-        'step_size': chosen.step_size,
-        'seeds': len(of_seeds),
-        'accuracy_mean': np.mean(final),
-        'accuracy_std': _std(final),
-        'worst_clients_mean': np.mean(worst),
-        'worst_clients_std': _std(worst),
-        'std_over_clients': np.mean(spread),
-        'uplink_seconds_a_round': np.mean(
-          [end['uplink_seconds'] / (end['round'] + 1) for end in ends]
-        ),
-        'seeds_reaching': int(costs['bits'].notna().sum()),
-        **{f'{cost}_to_target': costs[cost].mean() for cost in COSTS},
-      }
-    )
-  return pd.DataFrame(rows)
-
-
-def _title(run):
-  """The name of a run's data, for example 'MNIST by NIST writer, set 1'."""
-  (group,) = runs.group_runs([run])
-  return group.experiment.title
-
-
-def _std(values):
-  return np.std(values, ddof=1) if len(values) > 1 else np.nan
+  keys = ['experiment', 'data', 'method', 'step_size']
+  groups = of_runs.groupby(keys, sort=False)
+  table = groups.agg(
+    seeds=('seed', 'size'),
+    accuracy_mean=('accuracy', 'mean'),
+    accuracy_std=('accuracy', 'std'),
+    worst_clients_mean=('worst_clients', 'mean'),
+    worst_clients_std=('worst_clients', 'std'),
+    std_over_clients=('std_over_clients', 'mean'),
+    uplink_seconds_a_round=('uplink_seconds_a_round', 'mean'),
+    seeds_reaching=('bits_to_target', 'count'),
+    **{f'{cost}_to_target': (f'{cost}_to_target', 'mean') for cost in COSTS},
+  )
+  return table.reset_index()
 
 
 def format_markdown(table: pd.DataFrame, caption: str) -> str:
@@ -326,24 +320,29 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
 
 
 def write_results(
-  output_dir: pathlib.Path,
-  read: Mapping[Chosen, Sequence[tuple[runs.Run, pd.DataFrame]]],
-  caption: str,
+  output_dir: pathlib.Path, of_runs: pd.DataFrame, expected_clients: int
 ) -> None:
-  """Writes the tables and the figure."""
-  table = tabulate(read)
+  """Writes the tables and the figure.
+
+  Args:
+    output_dir: The folder.
+    of_runs: The rows of `measure`.
+    expected_clients: m.
+  """
+  caption = (
+    f'{of_runs["rounds"].iloc[0]} rounds, m={expected_clients},'
+    f' {of_runs["seed"].nunique()} seeds.'
+  )
+  table = tabulate(of_runs)
   markdown = format_markdown(table, caption)
   print(markdown)
   tables.write(output_dir / 'compare', table, markdown)
+  with files.replacing(output_dir / 'compare_runs.csv') as partial:
+    of_runs.to_csv(partial, index=False, lineterminator='\n')
   from plots import samplers
 
-  curves = {}
-  for of_seeds in read.values():
-    run, _ = of_seeds[0]
-    of_data = curves.setdefault(_title(run), {})
-    of_data[run.settings.method] = [read_curve(run) for run, _ in of_seeds]
   paths = [output_dir / f'compare{ending}' for ending in ('.png', '.pdf')]
-  samplers.plot_costs(curves, paths, caption=caption)
+  samplers.plot_costs(of_runs, paths, caption=caption, target=_TARGET)
   print(f'Figure: {paths[0]}')
 
 
@@ -371,25 +370,16 @@ def main(argv):
     name='compare',
   )
   output_dir = pathlib.Path(values.output_dir)
-  read = {
-    chosen: [
-      (
-        runs.read_run(output_dir / job.name),
-        clients.read_clients(output_dir / job.name),
-      )
-      for job in of_seeds
-    ]
+  rows = [
+    measure(
+      chosen,
+      runs.read_run(output_dir / job.name),
+      clients.read_clients(output_dir / job.name),
+    )
     for chosen, of_seeds in jobs_of.items()
-  }
-  settings = next(iter(read.values()))[0][0].settings
-  data = dict.fromkeys(
-    of_seeds[0][0].settings.data for of_seeds in read.values()
-  )
-  caption = (
-    f'Data: {"; ".join(data)}. {settings.total_rounds} rounds,'
-    f' m={values.expected_clients}, {values.repeats} seeds.'
-  )
-  write_results(output_dir, read, caption)
+    for job in of_seeds
+  ]
+  write_results(output_dir, pd.DataFrame(rows), values.expected_clients)
 
 
 def _check_data(extra_flags):

@@ -1,117 +1,145 @@
-"""The figure of `experiments.compare`: the accuracy against three costs."""
+"""The figure of `experiments.compare`: what it takes to reach an accuracy."""
 
 import os
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Union
 
+import numpy as np
 import pandas as pd
 from matplotlib import figure
+from matplotlib import lines as matplotlib_lines
 from matplotlib import style
+from matplotlib import ticker
 
 from plots import captions
 from plots import panels
 
-_AXES = {
-  'bits': 'Uplink [bits]',
-  'examples': 'Client compute [examples]',
-  'seconds': 'Simulated time [s]',
-}
-# From Okabe and Ito's palette, in the order of each kind of methods.
-_COLORS = ('#000000', '#E69F00', '#56B4E9', '#0072B2', '#D55E00', '#009E73')
-# By the kind of the method.
-_LINESTYLES = {
-  'scheme': '-',
-  'costs': (0, (1, 1)),
-  'sampler': (0, (3, 1.2)),
-  'combined': (0, (4, 1.2, 1, 1.2)),
-}
-_KEY = (
-  'Solid: schemes; dotted: with costs; dashed: cohort samplers; dash-dotted:'
-  ' both.'
+# The panels: a column of the table, its unit, and the axis.
+_COSTS = (
+  ('bits_to_target', 1e9, 'Uplink to {target}\n[Gbit]'),
+  ('examples_to_target', 1e3, 'Compute to {target}\n[1,000 examples]'),
+  ('seconds_to_target', 3600, 'Simulated time to {target}\n[h]'),
 )
-_COSTS = ', costs'  # The ending of the name of a method with costs.
+_ACCURACY = ('accuracy', 0.01, 'Final accuracy\n[%]')
+# From Okabe and Ito's palette.
+_LOOKS = (
+  {'color': '#0072B2', 'marker': 'o'},
+  {'color': '#D55E00', 'marker': 's'},
+  {'color': '#009E73', 'marker': '^'},
+)
+_NOT_REACHED = '>'
+_MARKER_SIZE = 4.0
+_SEED_SIZE = 2.0
+# In rows: from one data set to the next.
+_DISTANCE = 0.24
 _WIDTH = 7.0
-_HEIGHT = 1.9
-_HEIGHT_OF_LEGEND = 0.5
+_HEIGHT_OF_ROW = 0.2
+_HEIGHT_OF_REST = 1.0
 
 
 def plot_costs(
-  by_title: Mapping[str, Mapping[str, Sequence[pd.DataFrame]]],
+  of_runs: pd.DataFrame,
   paths: Sequence[Union[str, os.PathLike]],
   *,
   caption: str,
+  target: float,
 ) -> None:
-  """Draws the accuracy against bits, examples and simulated seconds.
+  """Draws what each method needs to reach an accuracy for good, in a row each.
 
-  Lines are means over the seeds, of the accuracies and of the costs of an
-  evaluation.
+  The panels are of the uplink bits, the clients' compute, the simulated time
+  and the final accuracy. A filled marker is the mean over the seeds, and small
+  points are single seeds. A method that a seed has not brought to the accuracy
+  has no mean, but an open marker at the right edge.
 
   Args:
-    by_title: The curves of `experiments.compare.read_curve`, one a seed, by
-      data set and method.
+    of_runs: The table compare_runs.csv of `experiments.compare`.
     paths: Where to write the figure; the endings decide the formats.
     caption: The line below the figure.
+    target: The accuracy, in [0, 1].
   """
+  methods = list(of_runs['method'].unique())
+  data = list(of_runs['data'].unique())
   with style.context(panels.STYLE):
-    fig, axes = _figure(len(by_title), len(_AXES))
-    for row, (title, by_method) in zip(axes, by_title.items()):
-      looks = _looks(by_method)
-      for axis, (column, label) in zip(row, _AXES.items()):
-        for method, of_seeds in by_method.items():
-          mean = pd.concat(of_seeds).groupby('round').mean()
-          axis.plot(
-            mean[column], 100 * mean['accuracy'], label=method, **looks[method]
-          )
+    fig = figure.Figure(
+      figsize=(_WIDTH, _HEIGHT_OF_REST + _HEIGHT_OF_ROW * len(methods)),
+      layout='constrained',
+    )
+    all_axes = fig.subplots(1, len(_COSTS) + 1, sharey=True)
+    for axis, (column, unit, label) in zip(all_axes, (*_COSTS, _ACCURACY)):
+      axis.set_xlabel(label.format(target=f'{100 * target:g} %'))
+      if column != _ACCURACY[0]:
         axis.set_xscale('log')
-        axis.set_xlabel(label)
-        axis.set_title(title)
-      row[0].set_ylabel('Validation accuracy [%]')
-    _finish(fig, axes, paths, caption)
+        axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+        axis.xaxis.set_minor_formatter(ticker.NullFormatter())
+      for place, name in enumerate(data):
+        of_data = of_runs[of_runs['data'] == name]
+        offset = (place - (len(data) - 1) / 2) * _DISTANCE
+        _draw(
+          axis,
+          of_data.groupby('method')[column],
+          {method: row + offset for row, method in enumerate(methods)},
+          unit,
+          _LOOKS[place % len(_LOOKS)],
+        )
+      axis.grid(axis='y', visible=False)
+      for row in range(1, len(methods)):
+        axis.axhline(row - 0.5, color='#E0E0E0', linewidth=0.5, zorder=0)
+    all_axes[0].set_ylim(len(methods) - 0.5, -0.5)
+    all_axes[0].set_yticks(
+      range(len(methods)), [captions.escape(name) for name in methods]
+    )
+    _add_legend(fig, data)
+    panels.add_caption(
+      fig,
+      f'{caption} Filled: mean over the seeds; small: single seeds; open, at'
+      f' the right edge: {100 * target:g} % was not reached for good with all'
+      ' seeds.',
+    )
+    panels.save(fig, paths)
 
 
-def _figure(num_rows, num_columns):
-  fig = figure.Figure(
-    figsize=(_WIDTH, _HEIGHT * num_rows + _HEIGHT_OF_LEGEND),
-    layout='constrained',
-  )
-  axes = fig.subplots(num_rows, num_columns, sharey=True, squeeze=False)
-  return fig, axes
+def _draw(axis, groups, rows, unit, look):
+  """The points of one data set in a panel."""
+  for method, values in groups:
+    row = rows[method]
+    reached = values.dropna() / unit
+    axis.plot(
+      reached,
+      np.full(len(reached), row),
+      linestyle='none',
+      markersize=_SEED_SIZE,
+      markeredgewidth=0,
+      alpha=0.6,
+      **look,
+    )
+    if len(reached) == len(values):
+      axis.plot([reached.mean()], [row], markersize=_MARKER_SIZE, **look)
+    else:
+      axis.plot(
+        [1],
+        [row],
+        transform=axis.get_yaxis_transform(),
+        clip_on=False,
+        markersize=_MARKER_SIZE,
+        markerfacecolor='white',
+        **{**look, 'marker': _NOT_REACHED},
+      )
 
 
-def _looks(methods):
-  """The colour and the line style of each method, by its name."""
-  of_kind = {}
-  for method in methods:
-    plain = method.removesuffix(_COSTS)
-    names = of_kind.setdefault(_kind(plain), [])
-    if plain not in names:
-      names.append(plain)
-  colors = {
-    name: _COLORS[place % len(_COLORS)]
-    for names in of_kind.values()
-    for place, name in enumerate(names)
-  }
-  return {
-    method: {
-      'color': colors[method.removesuffix(_COSTS)],
-      'linestyle': _LINESTYLES[_kind(method)],
-    }
-    for method in methods
-  }
-
-
-def _kind(method):
-  if ' + ' in method:
-    return 'combined'
-  if method.endswith(_COSTS):
-    return 'costs'
-  return 'sampler' if ', n=' in method else 'scheme'
-
-
-def _finish(fig, axes, paths, caption):
+def _add_legend(fig, data):
   fig.legend(
-    *axes[0][0].get_legend_handles_labels(), loc='outside upper center', ncols=4
+    handles=[
+      matplotlib_lines.Line2D(
+        [],
+        [],
+        linestyle='none',
+        markersize=_MARKER_SIZE,
+        label=captions.escape(name),
+        **_LOOKS[place % len(_LOOKS)],
+      )
+      for place, name in enumerate(data)
+    ],
+    loc='outside upper center',
+    ncols=len(data),
   )
-  panels.add_caption(fig, captions.escape(f'{caption} {_KEY}'))
-  panels.save(fig, paths)

@@ -12,7 +12,6 @@ from experiments import tune
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
 from tests.experiments import linear
-from tests.plots import made_up
 from tff_ocs.records import clients
 from tff_ocs.records import runs
 
@@ -97,6 +96,7 @@ def test_table_is_that_of_the_runs(compared):
     assert row['worst_clients_mean'] == pytest.approx(np.mean(worst))
   assert {path.name for path in compared.glob('compare*')} == {
     'compare.csv',
+    'compare_runs.csv',
     'compare.md',
     'compare.png',
     'compare.pdf',
@@ -131,12 +131,12 @@ def test_data_without_clients_to_validate_on_is_refused():
     run('--', '--data_source=bundled')
 
 
-def test_curve_adds_up_all_costs(compared):
+def test_costs_add_up(compared):
   result = runs.read_run(compared / 'femnist_3_power_of_choice_lr0.25_seed0')
   metrics = result.metrics
-  curve = compare.read_curve(result)
-  assert list(curve['round']) == [0, 2, 3]
-  last = curve.iloc[-1]
+  costs = compare.read_costs(result)
+  assert len(costs) == 4
+  last = costs.iloc[-1]
   assert last['bits'] == metrics['uplink_bits'].sum()
   assert last['seconds'] == pytest.approx(metrics['simulated_seconds'].sum())
   assert last['examples'] == pytest.approx(
@@ -148,11 +148,22 @@ def test_curve_adds_up_all_costs(compared):
   assert metrics['candidate_examples'].min() > 0
 
 
-def test_costs_to_target_are_those_of_the_round_from_which_it_lasts(tmp_path):
+@pytest.mark.parametrize(
+  ('accuracies', 'costs'),
+  [
+    ([0.5, 0.86, 0.84, 0.9], [4, 44, 0.4, 0.8]),
+    ([0.9, 0.86, 0.86, 0.9], [1, 11, 0.1, 0.2]),
+    ([0.9, np.nan, np.nan, 0.84], [np.nan] * 4),
+  ],
+)
+def test_costs_to_target_are_those_of_the_round_from_which_it_lasts(
+  compared, accuracies, costs
+):
+  former = runs.read_run(compared / 'femnist_3_aocs_lr0.25_seed1')
   metrics = pd.DataFrame(
     {
       'round': [0, 1, 2, 3],
-      'validation_accuracy': [0.5, 0.86, 0.84, 0.9],
+      'validation_accuracy': accuracies,
       'cumulative_uplink_bits': [1, 2, 3, 4],
       'cohort_examples': 10,
       'candidate_examples': 3,
@@ -160,14 +171,43 @@ def test_costs_to_target_are_those_of_the_round_from_which_it_lasts(tmp_path):
       'simulated_uplink_seconds': 0.2,
     }
   )
-  result = runs.Run(tmp_path, made_up.settings(), metrics)
-  np.testing.assert_allclose(
-    compare.costs_to_target(result, 0.85), [4, 44, 0.4, 0.8]
+  row = compare.measure(
+    compare.Chosen('femnist_3', 'aocs', 0.25),
+    runs.Run(former.path, former.settings, metrics),
+    clients.read_clients(former.path),
   )
   np.testing.assert_allclose(
-    compare.costs_to_target(result, 0.5), [1, 11, 0.1, 0.2]
+    [row[f'{cost}_to_target'] for cost in compare.COSTS], costs
   )
-  assert compare.costs_to_target(result, 0.95).isna().all()
+  assert row['uplink_seconds_a_round'] == pytest.approx(0.2)
+  assert row['accuracy'] == accuracies[-1]
+
+
+def test_table_has_means_over_the_seeds_that_reach_the_target():
+  of_runs = pd.DataFrame(
+    {
+      'experiment': 'femnist_1',
+      'data': 'made-up numbers, set 1',
+      'method': 'OCS, m=3',
+      'step_size': 0.125,
+      'seed': [0, 1],
+      'rounds': 4,
+      'accuracy': [0.9, 0.7],
+      'worst_clients': [0.5, 0.3],
+      'std_over_clients': [0.1, 0.2],
+      'uplink_seconds_a_round': [30.0, 40.0],
+      'bits_to_target': [2e9, np.nan],
+      'examples_to_target': [1234.0, np.nan],
+      'seconds_to_target': [7200.0, np.nan],
+      'uplink_seconds_to_target': [1800.0, np.nan],
+    }
+  )
+  text = compare.format_markdown(compare.tabulate(of_runs), 'Made up.')
+  assert text.splitlines()[-1] == (
+    '| made-up numbers, set 1: OCS, m=3 | 2^-3 | 80.0 ± 14.1 | 40.0 ± 14.1'
+    ' | 15.0 | 2 Gbit (1 of 2) | 1.23e+03 (1 of 2) | 2 (1 of 2)'
+    ' | 0.5 (1 of 2) | 35 |'
+  )
 
 
 @pytest.mark.parametrize(

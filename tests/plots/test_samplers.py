@@ -6,55 +6,96 @@ import pandas as pd
 from plots import samplers
 
 
-def curve(accuracies, factor=1.0):
-  rounds = np.arange(len(accuracies))
-  costs = factor * (rounds + 1.0)
-  return pd.DataFrame(
-    {
-      'round': rounds,
-      'accuracy': accuracies,
-      'bits': costs,
-      'examples': 2 * costs,
-      'seconds': 3 * costs,
-    }
-  )
-
-
-def test_lines_are_means_over_the_seeds(drawn, tmp_path):
-  by_method = {
-    'OCS, m=3': [curve([0.2, 0.4]), curve([0.4, 0.8], factor=3)],
-    'MD, n=3': [curve([0.1, 0.2])],
+def row(data, method, seed, bits):
+  return {
+    'data': data,
+    'method': method,
+    'seed': seed,
+    'accuracy': 0.9 + seed / 100,
+    'bits_to_target': bits,
+    'examples_to_target': 2 * bits,
+    'seconds_to_target': 3 * bits,
   }
+
+
+def draw(rows, tmp_path):
   samplers.plot_costs(
-    {'set 1': by_method, 'set 3': by_method},
+    pd.DataFrame(rows),
     [tmp_path / 'x.png'],
     caption='Made-up numbers.',
+    target=0.85,
+  )
+
+
+def points(axis):
+  """The places of each set of points, by the marker and the size."""
+  return [
+    (line.get_marker(), line.get_markersize(), line.get_xydata().tolist())
+    for line in axis.lines
+    if line.get_marker() != 'None'
+  ]
+
+
+def test_methods_have_rows_and_data_sets_have_markers(drawn, tmp_path):
+  draw(
+    [
+      row('set 1', 'OCS, m=3', 0, 2e9),
+      row('set 1', 'OCS, m=3', 1, 4e9),
+      row('set 1', 'MD, n=3', 0, 8e9),
+      row('set 3', 'OCS, m=3', 0, 5e9),
+      row('set 3', 'MD, n=3', 0, 6e9),
+    ],
+    tmp_path,
   )
   (fig,) = drawn
-  assert len(fig.axes) == 6
-  for axis, factor in zip(fig.axes, (1, 2, 3, 1, 2, 3)):
-    ocs, md = axis.get_lines()
-    np.testing.assert_allclose(ocs.get_xdata(), [2 * factor, 4 * factor])
-    np.testing.assert_allclose(ocs.get_ydata(), [30, 60])
-    np.testing.assert_allclose(md.get_ydata(), [10, 20])
-    assert axis.get_xscale() == 'log'
-  assert [axis.get_title() for axis in fig.axes[::3]] == ['set 1', 'set 3']
+  bits, examples, seconds, accuracy = fig.axes
+  labels = [text.get_text() for text in bits.get_yticklabels()]
+  assert labels == ['OCS, m=3', 'MD, n=3']
+  large = {
+    (marker, *xy)
+    for marker, size, places in points(bits)
+    if size == samplers._MARKER_SIZE
+    for xy in places
+  }
+  up, down = -0.12, 0.12
+  assert large == {
+    ('o', 3.0, 0 + up),
+    ('o', 8.0, 1 + up),
+    ('s', 5.0, 0 + down),
+    ('s', 6.0, 1 + down),
+  }
+  small = sorted(
+    x
+    for _, size, places in points(bits)
+    if size == samplers._SEED_SIZE
+    for x, _ in places
+  )
+  np.testing.assert_allclose(small, [2, 4, 5, 6, 8])
+  for axis, factor in ((examples, 2 * 1e6), (seconds, 3 * 1e9 / 3600)):
+    assert max(x for *_, places in points(axis) for x, _ in places) == (
+      8 * factor
+    )
+  assert {axis.get_xscale() for axis in (bits, examples, seconds)} == {'log'}
+  assert max(x for *_, places in points(accuracy) for x, _ in places) == 91
   assert (tmp_path / 'x.png').exists()
 
 
-def test_kinds_of_methods_differ_in_their_lines():
-  names = ('OCS, m=3', 'AOCS, m=3', 'OCS, m=3, costs', 'MD, n=3', 'OSMD, n=3')
-  looks = samplers._looks([*names, 'MD, n=32 + one round trip, m=3'])
-  styles = [look['linestyle'] for look in looks.values()]
-  assert styles[0] == styles[1] == '-'
-  assert styles[3] == styles[4]
-  assert len(set(styles)) == 4
-  # With costs, a scheme keeps its colour; others of a kind differ in theirs.
-  assert looks['OCS, m=3, costs']['color'] == looks['OCS, m=3']['color']
-  assert looks['OCS, m=3']['color'] != looks['AOCS, m=3']['color']
-  assert looks['MD, n=3']['color'] != looks['OSMD, n=3']['color']
-  # Also where the scheme without costs is not drawn.
-  colors = {look['color'] for look in samplers._looks(names[1:]).values()}
-  assert len(colors) == 2
-  alone = samplers._looks(['AOCS, m=3, costs', 'OCS, m=3, costs'])
-  assert len({look['color'] for look in alone.values()}) == 2
+def test_accuracies_that_are_not_reached_have_no_mean(drawn, tmp_path):
+  draw(
+    [
+      row('set 1', 'OCS, m=3', 0, 2e9),
+      row('set 1', 'OCS, m=3', 1, np.nan),
+      row('set 1', 'MD, n=3', 0, 2e9),
+    ],
+    tmp_path,
+  )
+  bits, *_, accuracy = drawn[0].axes
+  markers = [
+    marker for marker, size, _ in points(bits) if size == samplers._MARKER_SIZE
+  ]
+  assert sorted(markers) == ['>', 'o']
+  # The final accuracy is there all the same.
+  assert all(marker == 'o' for marker, *_ in points(accuracy))
+  assert 'right edge: 85 % was not' in (
+    drawn[0].get_supxlabel().replace('\n', ' ')
+  )
