@@ -193,3 +193,20 @@ def test_site_loads_nothing_from_other_hosts(site):
     )
     for source, href in loaded:
       assert not re.match(r'(https?:)?//', source or href), page
+
+
+def test_git_ignores_the_default_folders_of_all_programs():
+  found = {}
+  for path in sorted(
+    [*ROOT.glob('experiments/*.py'), *ROOT.glob('plots/*.py')]
+  ):
+    found |= {
+      f'{name}/': path.name
+      for name in re.findall(
+        r"""['"]output_dir['"],\s*['"](\w+)['"]""", path.read_text('utf-8')
+      )
+    }
+  assert {'compare/', 'figures/', 'tuning/'} <= set(found)
+  ignored = set((ROOT / '.gitignore').read_text('utf-8').split())
+  missing = {name for name in found if f'/{name}' not in ignored}
+  assert not missing, {name: found[name] for name in missing}
