@@ -20,6 +20,7 @@ _AOCS = 'aocs'
 _ACCURACY = 'validation_accuracy'
 _FINAL = 'final_accuracy_difference'
 _GAP = 'mean_gap_of_curves'
+_COSTS = ('bits', 'rounds', 'expected_participants')
 
 
 def compare(
@@ -36,7 +37,9 @@ def compare(
     A row for each group that is compared. For each of its numbers there are
     the columns NAME, NAME_low and NAME_high: the differences (group - AOCS) of
     the final accuracies and of the curves by rounds, as fractions, and the
-    ratios of the bits to an accuracy, which are NaN if no run reaches it.
+    ratios of the bits to an accuracy. The latter have two factors, the ratios
+    of the rounds and of the expected participants in these rounds. Ratios are
+    NaN if no run reaches the accuracy.
   """
   rows = []
   for group in groups:
@@ -57,14 +60,9 @@ def compare(
       _GAP: measures.estimate_mean([measures.gap(*pair) for pair in pairs]),
     }
     for target in accuracies:
-      bits = [
-        [
-          measures.bits_of_round(run, measures.lasting_round(run, target))
-          for run in pair
-        ]
-        for pair in pairs
-      ]
-      numbers[_ratio(target)] = measures.estimate_ratio(*np.transpose(bits))
+      costs = [[_costs(run, target) for run in pair] for pair in pairs]
+      for number, of_pairs in zip(_COSTS, np.moveaxis(costs, -1, 0)):
+        numbers[_ratio(number, target)] = measures.estimate_ratio(*of_pairs.T)
     rows.append(
       {
         **group.experiment._asdict(),
@@ -95,8 +93,21 @@ def _find_aocs(group, groups) -> Optional[runs.Group]:
   return measures.find_reference(group, aocs, groups)
 
 
-def _ratio(target):
-  return f'lasting_bits_to_{target:g}_of_aocs'
+def _costs(run, target):
+  """The `_COSTS` up to the round in which an accuracy is reached for good."""
+  round_num = measures.lasting_round(run, target)
+  expected = run.metrics['expected_participants']
+  if math.isfinite(round_num):
+    expected = expected[: int(round_num) + 1]
+  return (
+    measures.bits_of_round(run, round_num),
+    round_num + 1,
+    expected.mean(),
+  )
+
+
+def _ratio(number, target):
+  return f'lasting_{number}_to_{target:g}_of_aocs'
 
 
 def format_tables(table: pd.DataFrame, accuracies: Sequence[float]) -> str:
@@ -115,7 +126,7 @@ def _format(experiment, table, accuracies):
   shown = [
     target
     for target in accuracies
-    if table[_ratio(target)].map(math.isfinite).any()
+    if table[_ratio('bits', target)].map(math.isfinite).any()
   ]
   header = [
     'Method',
@@ -130,7 +141,17 @@ def _format(experiment, table, accuracies):
       str(row['seeds']),
       _format_number(row, _FINAL, lambda x: f'{100 * x:+.2f}'),
       _format_number(row, _GAP, lambda x: f'{100 * x:+.2f}'),
-      *[_format_number(row, _ratio(t), _format_ratio) for t in shown],
+      *[_format_number(row, _ratio('bits', t), _format_ratio) for t in shown],
+    ]
+    for row in table.to_dict('records')
+  ]
+  factors = [
+    [
+      row['method'],
+      *[
+        ' × '.join(_format_ratio(row[_ratio(of, t)]) for of in _COSTS[1:])
+        for t in shown
+      ],
     ]
     for row in table.to_dict('records')
   ]
@@ -138,10 +159,21 @@ def _format(experiment, table, accuracies):
     f'{experiment.title}, n={experiment.clients_per_round}: differences from'
     ' AOCS with the same m, and bits relative to it [interval]'
   )
-  return tables.format_markdown(title, header, rows)
+  text = tables.format_markdown(title, header, rows)
+  if not shown:
+    return text
+  title = (
+    f'{experiment.title}, n={experiment.clients_per_round}: rounds × expected'
+    ' participants a round, relative to AOCS; but for chance, the bits are the'
+    ' product'
+  )
+  header = ['Method', *[f'To a lasting {100 * t:g} %' for t in shown]]
+  return f'{text}\n{tables.format_markdown(title, header, factors)}'
 
 
 def _format_ratio(value):
+  if math.isnan(value):
+    return tables.NONE
   return '∞' if value == math.inf else f'{value:.3g}'
 
 

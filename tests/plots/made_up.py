@@ -55,7 +55,8 @@ def write_run(
     finished: Whether the last round is there.
     bits: The cumulative bits after each round.
     accuracy: The validation accuracy after each round; NaN where not evaluated.
-    participants: The clients that sent, in each round; m if not given.
+    participants: The clients that sent, in each round, as many as were expected
+      to; m if not given.
     alpha: The improvement factor of each round; not measured if not given.
     **settings: More settings.
 
@@ -83,13 +84,13 @@ def write_run(
   if accuracy is None:
     accuracy = [r / 10 if r % 2 == 0 else np.nan for r in range(9)]
   lines = [
-    'round,cumulative_uplink_bits,participants,training_loss'
-    ',validation_accuracy'
+    'round,cumulative_uplink_bits,participants,expected_participants'
+    ',training_loss,validation_accuracy'
   ]
   if participants is None:
     participants = [m] * len(bits)
   for r, (b, a, p) in enumerate(zip(bits, accuracy, participants)):
-    lines.append(f'{r},{b},{p},{2 - r / 10},{"" if np.isnan(a) else a}')
+    lines.append(f'{r},{b},{p},{p},{2 - r / 10},{"" if np.isnan(a) else a}')
   if alpha is not None:
     lines = [
       f'{line},{value}'

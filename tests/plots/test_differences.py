@@ -47,6 +47,22 @@ def test_pairs_of_seeds(tmp_path):
   assert row['mean_gap_of_curves_low'] == pytest.approx(-0.76 / 3)
   # Rounds 2 and 3.
   assert row['lasting_bits_to_0.85_of_aocs'] == pytest.approx(4 / 3)
+  assert row['lasting_rounds_to_0.85_of_aocs'] == pytest.approx(4 / 3)
+  assert row['lasting_expected_participants_to_0.85_of_aocs'] == 1
+
+
+def test_bits_are_rounds_times_participants(tmp_path):
+  write(tmp_path, 'aocs', participants=[3, 3, 3, 9])
+  write(tmp_path, 'threshold', participants=[6, 5, 4, 9])
+  table = compare(tmp_path)
+  (row,) = table.to_dict('records')
+  assert row['lasting_rounds_to_0.85_of_aocs'] == 1
+  # Of the rounds 0 to 2: 5 of 3.
+  assert row['lasting_expected_participants_to_0.85_of_aocs'] == pytest.approx(
+    5 / 3
+  )
+  text = differences.format_tables(table, (0.85,))
+  assert '| one round trip, m=3 | 1 × 1.67 |' in text.splitlines()
 
 
 def test_what_is_never_reached_needs_infinitely_many_bits(tmp_path):
@@ -60,7 +76,7 @@ def test_what_is_never_reached_needs_infinitely_many_bits(tmp_path):
   assert 'lasting 95 %' not in text
   write(tmp_path, 'ocs')
   text = differences.format_tables(compare(tmp_path), (0.85,))
-  assert text.splitlines()[2:-2] == [
+  assert text.splitlines()[2:6] == [
     '| Method | Seeds | Final accuracy [points] | Mean gap of the curves'
     ' [points] | Bits to a lasting 85 % |',
     '| --- | ---: | ---: | ---: | ---: |',
@@ -68,6 +84,7 @@ def test_what_is_never_reached_needs_infinitely_many_bits(tmp_path):
     '| uniform, m=3 | 1 | -45.00 | -32.50 | ∞ |',
     '| OCS, m=3 | 1 | +0.00 | +0.00 | 1 |',
   ]
+  assert '| uniform, m=3 | ∞ × 1 |' in text.splitlines()
 
 
 def test_only_runs_that_can_be_compared_are(tmp_path):

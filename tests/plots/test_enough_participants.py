@@ -50,7 +50,7 @@ def test_figure_is_written_in_the_asked_formats(tmp_path):
     pd.concat(map(table_of, (16, 32, 64))), paths, caption='Made up.'
   )
   assert paths[1].read_bytes().startswith(b'%PDF')
-  assert image.imread(paths[0]).shape[1] == round(6.6 * 300)
+  assert image.imread(paths[0]).shape[1] == round(6.6 * 200)
 
 
 def test_differences_to_full_participation_stand_at_their_m(draw):

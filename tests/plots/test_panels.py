@@ -26,7 +26,7 @@ def test_panels_are_written_in_the_asked_formats(tmp_path):
   panels.plot_panels(by_label, paths, caption='made-up numbers')
   assert paths[1].read_bytes().startswith(b'%PDF')
   pixels = image.imread(paths[0])
-  assert pixels.shape[1] == 7 * 300
+  assert pixels.shape[1] == 7 * 200
   # Every method's colour is on it.
   for look in panels._LOOKS.values():
     rgb = [int(look['color'][i : i + 2], 16) / 255 for i in (1, 3, 5)]

@@ -77,7 +77,7 @@ def test_figure_is_written_in_the_asked_formats(tmp_path):
   plot([FULL, AOCS], paths)
   assert paths[1].read_bytes().startswith(b'%PDF')
   pixels = image.imread(paths[0])
-  assert pixels.shape[1] == round(3.4 * 300)
+  assert pixels.shape[1] == round(3.4 * 200)
   rgb = [int('0072B2'[i : i + 2], 16) / 255 for i in (0, 2, 4)]
   assert np.any(np.all(np.abs(pixels[..., :3] - rgb) < 0.02, axis=-1))
 
