@@ -12,10 +12,11 @@ which one that a candidate of Power-of-Choice evaluates counts as a third; and
 the time that the rounds would take on phones (`experiments/runs/devices.py`).
 
 First, the client step size of each method is chosen, with the same budget for
-all: those of --grid are tried for --tuning_rounds with one seed, and the best
-has the highest accuracy on a tenth of the clients, which are left out of
-training. Then each method is run with --repeats seeds. Flags after `--` go to
-each run.
+all: those of --grid are tried for --tuning_rounds with one seed. The best has
+the highest accuracy on a tenth of the clients, which are left out of training:
+the mean over the last three evaluations, since the accuracies of some methods
+go up and down. Then each method is run with --repeats seeds. Flags after `--`
+go to each run.
 
 The runs and then the results, compare.csv with a row for each method,
 compare_runs.csv with a row for each run, compare.md, compare.png and
@@ -98,6 +99,8 @@ _EVALUATION = 1 / 3  # Of a training step, as in the model of the devices.
 # The costs of a run.
 COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
 _HOLDOUT_FRACTION = 0.1
+_ROUNDS_PER_TUNING_EVAL = 5
+_TUNING_EVALS = 3  # The last ones, of which the mean counts.
 # The flags that the program sets for each run.
 _RESERVED = (
   'client_costs',
@@ -162,9 +165,11 @@ def choose_step_sizes(
   outcomes = {}
   for (experiment, method, step_size), job in jobs_of.items():
     run = runs.read_run(pathlib.Path(values.output_dir) / job.name)
-    outcomes.setdefault((experiment, method), []).append(
-      tune.read_outcome(step_size, [run])
+    _, accuracies = run.evaluated('validation_accuracy')
+    outcome = tune.read_outcome(step_size, [run])._replace(
+      accuracies=(accuracies[-_TUNING_EVALS:].mean(),)
     )
+    outcomes.setdefault((experiment, method), []).append(outcome)
   chosen = [
     Chosen(*key, tune.choose(of_method).step_size)
     for key, of_method in outcomes.items()
@@ -188,8 +193,7 @@ def _tuning_jobs(values, extra_flags):
       '_holdout',
       f'--holdout_fraction={_HOLDOUT_FRACTION}',
       f'--total_rounds={values.tuning_rounds}',
-      # The last round is always evaluated.
-      f'--rounds_per_eval={values.tuning_rounds}',
+      f'--rounds_per_eval={_ROUNDS_PER_TUNING_EVAL}',
     )
     for experiment in values.experiments
     for method in values.methods
@@ -239,6 +243,7 @@ def measure(
     'step_size': chosen.step_size,
     'seed': run.settings.seed,
     'rounds': len(costs),
+    'expected_clients': run.config['expected_clients'],
     'accuracy': measures.final_accuracy(run),
     'worst_clients': found.worst,
     'std_over_clients': found.std,
@@ -319,18 +324,16 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
   )
 
 
-def write_results(
-  output_dir: pathlib.Path, of_runs: pd.DataFrame, expected_clients: int
-) -> None:
+def write_results(output_dir: pathlib.Path, of_runs: pd.DataFrame) -> None:
   """Writes the tables and the figure.
 
   Args:
     output_dir: The folder.
     of_runs: The rows of `measure`.
-    expected_clients: m.
   """
   caption = (
-    f'{of_runs["rounds"].iloc[0]} rounds, m={expected_clients},'
+    f'{of_runs["rounds"].iloc[0]} rounds,'
+    f' m={of_runs["expected_clients"].iloc[0]:g},'
     f' {of_runs["seed"].nunique()} seeds.'
   )
   table = tabulate(of_runs)
@@ -379,7 +382,7 @@ def main(argv):
     for chosen, of_seeds in jobs_of.items()
     for job in of_seeds
   ]
-  write_results(output_dir, pd.DataFrame(rows), values.expected_clients)
+  write_results(output_dir, pd.DataFrame(rows))
 
 
 def _check_data(extra_flags):
@@ -429,7 +432,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   define.list(
     'grid',
-    ['0.25', '0.125', '0.0625', '0.03125'],
+    ['0.25', '0.125', '0.0625', '0.03125', '0.015625'],
     'The client step sizes that are tried for each method.',
   )
   define.integer(

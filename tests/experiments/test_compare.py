@@ -8,7 +8,6 @@ import pytest
 from absl import flags
 
 from experiments import compare
-from experiments import tune
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
 from tests.experiments import linear
@@ -30,8 +29,8 @@ def test_all_methods_are_tried_with_the_same_budget(capsys):
     run('--dry_run', '--', '--batch_size=10')
   assert not raised.value.code
   lines = capsys.readouterr().out.splitlines()
-  # 3 data sets, 14 methods, 4 step sizes.
-  assert len(lines) == 3 * 14 * 4
+  # 3 data sets, 14 methods, 5 step sizes.
+  assert len(lines) == 3 * 14 * 5
   for line in lines:
     is_sampler = '--cohort_sampler=' in line
     is_combined = is_sampler and '--sampling=threshold' in line
@@ -39,9 +38,9 @@ def test_all_methods_are_tried_with_the_same_budget(capsys):
     assert f' --clients_per_round={n} ' in line
     assert ' --expected_clients=3 ' in line
     assert ' --total_rounds=41 ' in line
-    assert ' --rounds_per_eval=41 ' in line
+    assert ' --rounds_per_eval=5 ' in line
     assert ' --holdout_fraction=0.1 ' in line
-  assert sum('--unbalanced_set=none' in line for line in lines) == 56
+  assert sum('--unbalanced_set=none' in line for line in lines) == 70
 
 
 @pytest.fixture(scope='module')
@@ -103,32 +102,68 @@ def test_table_is_that_of_the_runs(compared):
   }
 
 
-def test_best_step_size_at_the_end_of_the_grid_is_reported(capsys):
+def choose(accuracies):
+  """The chosen step sizes, from the curves of each method's step sizes."""
   values = flags.FlagValues()
   compare.define_flags(values)
-  values(['compare', '--experiments=femnist_1', '--methods=full,aocs'])
-  accuracies = {'full': [0.5, 0.7, 0.6, 0.4], 'aocs': [0.8, 0.7, 0.6, 0.4]}
-  outcomes = iter([*accuracies['full'], *accuracies['aocs']])
-  with mock.patch.multiple(
-    compare,
-    campaign=mock.DEFAULT,
-    runs=mock.DEFAULT,
-    tune=mock.Mock(
-      choose=tune.choose,
-      read_outcome=lambda step_size, _: tune.Outcome(
-        step_size, (next(outcomes),), (1.0,)
-      ),
-    ),
+  values(['compare', '--experiments=femnist_1', '--grid=0.5,0.25,0.125'])
+  values.methods = list(accuracies)
+  curves = iter(
+    curve for of_method in accuracies.values() for curve in of_method
+  )
+
+  def read_run(path):
+    metrics = pd.DataFrame(
+      {
+        'validation_accuracy': next(curves),
+        'validation_loss': 1.0,
+        'non_finite_clients': 0,
+        'training_loss': 1.0,
+      }
+    )
+    return runs.Run(path, None, metrics)
+
+  with (
+    mock.patch.object(compare, 'campaign'),
+    mock.patch.object(compare.runs, 'read_run', read_run),
   ):
-    chosen = compare.choose_step_sizes(values, [])
-  assert [of.step_size for of in chosen] == [0.125, 0.25]
+    return [of.step_size for of in compare.choose_step_sizes(values, [])]
+
+
+def test_best_step_size_has_the_best_mean_of_the_last_three_evaluations(capsys):
+  nan = float('nan')
+  assert choose(
+    {
+      'full': [
+        # Best at the end, and best before.
+        [0.1, nan, 0.4, nan, 0.1, nan, 0.9],
+        [0.1, nan, 0.6, nan, 0.6, nan, 0.6],
+        [0.9, nan, 0.5, nan, 0.5, nan, 0.5],
+      ]
+    }
+  ) == [0.25]
+  assert not capsys.readouterr().out
+
+
+def test_best_step_size_at_the_end_of_the_grid_is_reported(capsys):
+  assert choose(
+    {'full': [[0.7], [0.8], [0.6]], 'aocs': [[0.7], [0.6], [0.5]]}
+  ) == [0.25, 0.5]
   (line,) = capsys.readouterr().out.splitlines()
-  assert line.startswith('femnist_1, aocs: the best step size of --grid, 0.25,')
+  assert line.startswith('femnist_1, aocs: the best step size of --grid, 0.5,')
 
 
 def test_data_without_clients_to_validate_on_is_refused():
   with pytest.raises(SystemExit, match='bundled has no validation examples by'):
     run('--', '--data_source=bundled')
+
+
+def test_results_follow_from_the_table_of_the_runs(compared, tmp_path):
+  of_runs = pd.read_csv(compared / 'compare_runs.csv')
+  compare.write_results(tmp_path, of_runs)
+  for name in ('compare_runs.csv', 'compare.csv', 'compare.md'):
+    assert (tmp_path / name).read_bytes() == (compared / name).read_bytes()
+  assert '4 rounds, m=2, 2 seeds.' in (tmp_path / 'compare.md').read_text()
 
 
 def test_costs_add_up(compared):
