@@ -68,7 +68,10 @@ def redraw(
     of_comparison = results / 'compare' / 'compare_runs.csv'
     if of_comparison.exists():
       (output / 'compare').mkdir(parents=True, exist_ok=True)
-      compare.write_results(output / 'compare', pd.read_csv(of_comparison))
+      compare.write_results(
+        output / 'compare',
+        pd.read_csv(of_comparison, float_precision='round_trip'),
+      )
   _redraw_participation(results / 'participation', output / 'participation')
   for path, table in claims.read_tuning(results / 'tuning', None).items():
     folder = output / path.parent.relative_to(results)
