@@ -98,6 +98,7 @@ _TARGET = 0.85
 _EVALUATION = 1 / 3  # Of a training step, as in the model of the devices.
 # The costs of a run.
 COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
+_RUNS = 'compare_runs.csv'
 _HOLDOUT_FRACTION = 0.1
 _ROUNDS_PER_TUNING_EVAL = 5
 _TUNING_EVALS = 3  # The last ones, of which the mean counts.
@@ -324,6 +325,11 @@ def format_markdown(table: pd.DataFrame, caption: str) -> str:
   )
 
 
+def read_results(folder: pathlib.Path) -> pd.DataFrame:
+  """Reads the rows of `measure` that `write_results` has written."""
+  return pd.read_csv(folder / _RUNS, float_precision='round_trip')
+
+
 def write_results(output_dir: pathlib.Path, of_runs: pd.DataFrame) -> None:
   """Writes the tables and the figure.
 
@@ -340,7 +346,7 @@ def write_results(output_dir: pathlib.Path, of_runs: pd.DataFrame) -> None:
   markdown = format_markdown(table, caption)
   print(markdown)
   tables.write(output_dir / 'compare', table, markdown)
-  with files.replacing(output_dir / 'compare_runs.csv') as partial:
+  with files.replacing(output_dir / _RUNS) as partial:
     of_runs.to_csv(partial, index=False, lineterminator='\n')
   from plots import samplers
 

@@ -13,8 +13,6 @@ import pathlib
 import sys
 from typing import Optional
 
-import pandas as pd
-
 from experiments import compare
 from experiments import participation
 from experiments import tune
@@ -65,12 +63,10 @@ def redraw(
       output_dir=str(output),
     )
     _redraw_compression(results / 'compression', output)
-    of_comparison = results / 'compare' / 'compare_runs.csv'
-    if of_comparison.exists():
+    if (results / 'compare').exists():
       (output / 'compare').mkdir(parents=True, exist_ok=True)
       compare.write_results(
-        output / 'compare',
-        pd.read_csv(of_comparison, float_precision='round_trip'),
+        output / 'compare', compare.read_results(results / 'compare')
       )
   _redraw_participation(results / 'participation', output / 'participation')
   for path, table in claims.read_tuning(results / 'tuning', None).items():

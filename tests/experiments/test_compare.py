@@ -159,10 +159,7 @@ def test_data_without_clients_to_validate_on_is_refused():
 
 
 def test_results_follow_from_the_table_of_the_runs(compared, tmp_path):
-  of_runs = pd.read_csv(
-    compared / 'compare_runs.csv', float_precision='round_trip'
-  )
-  compare.write_results(tmp_path, of_runs)
+  compare.write_results(tmp_path, compare.read_results(compared))
   for name in ('compare_runs.csv', 'compare.csv', 'compare.md'):
     assert (tmp_path / name).read_bytes() == (compared / name).read_bytes()
   assert '4 rounds, m=2, 2 seeds.' in (tmp_path / 'compare.md').read_text()

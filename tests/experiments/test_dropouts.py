@@ -190,8 +190,8 @@ def test_page_shows_what_the_program_measures(tmp_path, capsys):
     numbers.append((f'{sideways / row["along"]:.3f}', f'{error:.2f}'))
   (of_aocs, error_of_aocs), (of_one_trip, error_of_one_trip) = numbers
   assert (
-    f'off the direction of G by {of_aocs} where q_i grows, and that of one'
-    f' round trip by {of_one_trip}.'
+    'where q_i grows, the part of the expected aggregate that is perpendicular'
+    f' to G is {of_aocs} of the part along G (one round trip: {of_one_trip}).'
   ) in text
   assert (
     f'is {error_of_aocs} for AOCS and {error_of_one_trip} for one round trip'

@@ -211,11 +211,11 @@ DAMAGES = [
   ),
   (
     lambda folder: edit_metrics(folder, b'\n3,', b'\n3,9,'),
-    'line 5 of its metrics.csv has 6 cells, but the header has 5',
+    'line 5 of its metrics.csv has 7 cells, but the header has 6',
   ),
   (
     lambda folder: edit_metrics(folder, b'\n3,', b'\n'),
-    'line 5 of its metrics.csv has 4 cells, but the header has 5',
+    'line 5 of its metrics.csv has 5 cells, but the header has 6',
   ),
   (
     lambda folder: edit_metrics(folder, b',', b';'),
