@@ -85,7 +85,8 @@ def plot_improvement(
     ends.spines['right'].set_visible(False)
     fig.legend(loc='outside upper center', ncols=3)
     data = captions.escape(
-      '; '.join(_describe_data(experiment) for experiment in experiments)
+      # Those with another n have the same data.
+      '; '.join(dict.fromkeys(map(_describe_data, experiments)))
     )
     step_sizes = captions.describe_step_sizes(
       groups, lambda group: group.experiment.title, _label
