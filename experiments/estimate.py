@@ -263,7 +263,9 @@ def measure(
     task.model,
     learning_rate,
   )
-  source = cohorts.UniformSource(task, values.seed, values.clients_per_round)
+  source = cohorts.UniformSource(
+    task, values.seed, values.clients_per_round, task.train.num_examples
+  )
   step = learning_rate
   if values.algorithm == 'fedavg':
     step = values.server_learning_rate

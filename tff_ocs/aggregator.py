@@ -290,6 +290,35 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       )
     return self._create(value_type, weight_type, coins.SeededCoinWithCosts())
 
+  def create_with_dropouts(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Creates `next(state, value, weight, coin_seed, lost)`.
+
+    For simulations of clients that are lost within a round. `lost` (bool), at
+    `CLIENTS`, is whether the client is lost after it has reported its norm and
+    its weight, and before it sends its update. It counts in the scheme's sums,
+    in the denominator and in `expected_participants`, but never sends. Given
+    the clients that are lost, the expected aggregate is
+
+        sum_{i that are not lost} n_i U_i / sum_{all i} n_i.
+
+    Clients that are lost before they report anything are not in the cohort. See
+    docs/protocol.md.
+
+    Args:
+      value_type: As in `create`.
+      weight_type: As in `create`.
+
+    Returns:
+      A `tff.templates.AggregationProcess`.
+
+    Raises:
+      TypeError: If a type is not as described.
+      ValueError: If a tensor's shape is not fully defined.
+    """
+    return self._create(value_type, weight_type, coins.SeededCoinWithDropouts())
+
   def create_for_pool(
     self, value_type: tff.Type, weight_type: tff.Type, pool_weight: float
   ) -> tff.templates.AggregationProcess:

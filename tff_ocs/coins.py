@@ -23,6 +23,7 @@ COIN_SEED_TYPE = tff.TensorType(np.int64, [2])
 COST_TYPE = tff.TensorType(np.float32)
 SCALE_TYPE = tff.TensorType(np.float32)
 PLACE_TYPE = tff.TensorType(np.float32)
+LOST_TYPE = tff.TensorType(np.bool_)
 # The probability q_i with which a client is available, and whether it is.
 AVAILABILITY_TYPE = tff.to_type(
   collections.OrderedDict(q=np.float32, available=np.bool_)
@@ -74,7 +75,7 @@ class Coin(abc.ABC):
       client: The client's `value` and `weight`, and what it knows.
 
     Returns:
-      A float64 scalar, uniform in [0, 1).
+      A float64 scalar, uniform in [0, 1); 1 for a client that cannot send.
     """
 
   def availability(
@@ -183,6 +184,19 @@ class SeededCoinWithScale(SeededCoin):
 
   def availability(self, client):
     return 1 / _check_positive('scale', client['scale']), tf.constant(True)
+
+
+class SeededCoinWithDropouts(SeededCoin):
+  """A seeded coin of clients that may be lost after they have reported."""
+
+  input_types = collections.OrderedDict(
+    coin_seed=COIN_SEED_TYPE, lost=LOST_TYPE
+  )
+
+  def toss(self, client):
+    # No probability is above 1.
+    never = tf.constant(1, tf.float64)
+    return tf.where(client['lost'], never, super().toss(client))
 
 
 class CoinWithPlace(Coin):

@@ -64,6 +64,7 @@ def build_federated_averaging_process(
   ] = None,
   availability: bool = False,
   client_costs: bool = False,
+  dropouts: bool = False,
   pool_weight: Optional[float] = None,
 ) -> tff.templates.IterativeProcess:
   """Builds Federated Averaging with client sampling (Algorithm 3).
@@ -84,6 +85,8 @@ def build_federated_averaging_process(
       which the client is available (float32, above 0 and at most 1).
   *   `cost`, with `client_costs=True` only: the cost c_i of sending its update
       (float32, above 0);
+  *   `lost`, with `dropouts=True` only: whether it is lost between the report
+      of its norm and its update (bool);
   *   `scale`, with `pool_weight` only: its scale s_i (float32, above 0);
   *   `place`, only if `sampling` is a `ClientSamplingFactory` with
       `reveal_clients=True`: its number in the cohort (float32).
@@ -130,11 +133,13 @@ def build_federated_averaging_process(
       is given no `loss`. If no client is available, the aggregate is 0.
     client_costs: Whether clients' uplinks differ in cost, see
       `tff_ocs.ClientSamplingFactory.create_with_costs`.
+    dropouts: Whether clients may be lost after they have reported their norms,
+      in simulations, see `tff_ocs.ClientSamplingFactory.create_with_dropouts`.
     pool_weight: If a sampler of `tff_ocs.cohorts` draws the cohorts: the sum of
       the weights n_i of all clients of the pool, see
       `tff_ocs.ClientSamplingFactory.create_for_pool`. A function
       `client_weighting` is given no `loss`. At most one of `availability`,
-      `client_costs` and `pool_weight` can be given.
+      `client_costs`, `dropouts` and `pool_weight` can be given.
 
   Returns:
     A `tff.templates.IterativeProcess`; its state is a `ServerState`.
@@ -166,7 +171,12 @@ def build_federated_averaging_process(
     model,
     local_update,
     _choose_aggregation(
-      sampling, scalar_sum_factory, availability, client_costs, pool_weight
+      sampling,
+      scalar_sum_factory,
+      availability=availability,
+      client_costs=client_costs,
+      dropouts=dropouts,
+      pool_weight=pool_weight,
     ),
     _choose_optimizer(
       server_learning_rate=server_learning_rate,
@@ -229,7 +239,9 @@ def build_distributed_sgd_process(
   return _build_process(
     model,
     local_update,
-    _choose_aggregation(sampling, scalar_sum_factory, availability),
+    _choose_aggregation(
+      sampling, scalar_sum_factory, availability=availability
+    ),
     _choose_optimizer(learning_rate=learning_rate, optimizer=optimizer),
     client_weighting,
     scalar_sum_factory,
@@ -361,6 +373,19 @@ class _AggregationWithCosts(_SeededAggregation):
     return collections.OrderedDict(coin_seed=coin_seed, cost=client['cost'])
 
 
+class _AggregationWithDropouts(_SeededAggregation):
+  """The same, for clients that may be lost after they have reported."""
+
+  client_spec = collections.OrderedDict(lost=tf.TensorSpec([], tf.bool))
+  input_types = coins.SeededCoinWithDropouts.input_types
+
+  def create(self, update_type):
+    return self.factory.create_with_dropouts(update_type, _WEIGHT_TYPE)
+
+  def inputs(self, client, coin_seed):
+    return collections.OrderedDict(coin_seed=coin_seed, lost=client['lost'])
+
+
 class _AggregationForPool(_SeededAggregation):
   """The same, for clients that a cohort sampler has drawn from a pool."""
 
@@ -411,14 +436,17 @@ class _AggregationWithPlaces(_Aggregation):
 def _choose_aggregation(
   sampling,
   scalar_sum_factory,
+  *,
   availability=False,
   client_costs=False,
+  dropouts=False,
   pool_weight=None,
 ):
   """Returns the `_Aggregation` that the arguments of a builder ask for."""
   given = {
     'availability=True': availability,
     'client_costs=True': client_costs,
+    'dropouts=True': dropouts,
     'pool_weight': pool_weight is not None,
   }
   given = [name for name, is_given in given.items() if is_given]
@@ -439,6 +467,8 @@ def _choose_aggregation(
       aggregation = _AggregationWithAvailability(sampling)
     if client_costs:
       aggregation = _AggregationWithCosts(sampling)
+    if dropouts:
+      aggregation = _AggregationWithDropouts(sampling)
     if pool_weight is not None:
       aggregation = _AggregationForPool(sampling, pool_weight)
     if sampling.reveals_clients:

@@ -17,32 +17,32 @@ from tff_ocs.tasks import task as task_lib
 
 # Bits of a float that a client reports.
 _BITS = 32
+# Part of the seed of dropouts, so that they do not depend on the shuffles.
+_DROPOUTS = 2
 
 
 class Round(NamedTuple):
   """The clients of a round.
 
   Attributes:
-    client_ids: Their ids, in the order of their places.
+    client_ids: Their ids, in the order of their places, without those that are
+      lost before they report anything.
     data: The data of each for the process, the largest first, so that no core
       waits for it at the end.
+    weight: The total weight N_t that the server knows when the clients have
+      checked in: of all clients drawn, also of those that are lost; or that of
+      the pool, if the aggregate is divided by it.
     candidates: The clients that reported a loss before the round.
   """
 
   client_ids: Sequence[str]
   data: list[dict[str, Any]]
+  weight: float
   candidates: Sequence[str] = ()
 
 
 class Source(abc.ABC):
-  """Draws the cohorts of a run.
-
-  Attributes:
-    known_weight: The total weight by which the server divides, if it is the
-      same in all rounds; otherwise `None`.
-  """
-
-  known_weight: Optional[float] = None
+  """Draws the cohorts of a run."""
 
   def __init__(self, task: task_lib.Task, seed: int):
     """Initializes `Source`.
@@ -86,7 +86,7 @@ class Source(abc.ABC):
     """Sets the state."""
     del state
 
-  def _round(self, round_num, client_ids, of_client, candidates=()):
+  def _round(self, round_num, client_ids, of_client, weight, candidates=()):
     """Builds a `Round`; `of_client` gives more data of each client."""
     sizes = self._task.train.num_examples
     places = sorted(
@@ -104,7 +104,7 @@ class Source(abc.ABC):
           **of_client(place),
         }
       )
-    return Round(client_ids, data, candidates)
+    return Round(client_ids, data, weight, candidates)
 
 
 class UniformSource(Source):
@@ -115,8 +115,10 @@ class UniformSource(Source):
     task: task_lib.Task,
     seed: int,
     clients_per_round: int,
+    client_weights: Mapping[str, float],
     *,
     availability: Optional[Mapping[str, float]] = None,
+    dropout_rates: Optional[tuple[float, float]] = None,
     client_costs: Optional[Mapping[str, float]] = None,
     reveals_clients: bool = False,
   ):
@@ -126,8 +128,12 @@ class UniformSource(Source):
       task: The task with the pool.
       seed: The experiment's seed.
       clients_per_round: The size n of the cohort.
+      client_weights: The weight n_i of each client of the pool, by its id.
       availability: For a process with availability: the probability q_i of each
         client, by its id.
+      dropout_rates: For a process with dropouts: the probabilities with which a
+        client is lost before it reports anything, and between the report of its
+        norm and its update.
       client_costs: For a process with costs: the cost c_i of each client, by
         its id.
       reveals_clients: Whether the process takes the clients' places.
@@ -136,16 +142,24 @@ class UniformSource(Source):
     self._sampler = cohorts.UniformCohorts(
       dict.fromkeys(task.train.client_ids, 1), clients_per_round, seed
     )
+    self._client_weights = client_weights
     self._availability = availability
+    self._dropout_rates = dropout_rates
     self._client_costs = client_costs
     self._reveals_clients = reveals_clients
 
   def draw(self, round_num, weights):
     del weights
     ids = self._sampler.sample(round_num).client_ids
+    weight = sum(self._client_weights[i] for i in ids)
+    if self._dropout_rates is not None:
+      lost = {i: self._lose(round_num, i) for i in ids}
+      ids = tuple(i for i in ids if not lost[i][0])
 
     def of_client(place):
       data = {}
+      if self._dropout_rates is not None:
+        data['lost'] = lost[ids[place]][1]
       if self._availability is not None:
         data['availability'] = np.float32(self._availability[ids[place]])
       if self._client_costs is not None:
@@ -154,7 +168,13 @@ class UniformSource(Source):
         data['place'] = np.float32(place)
       return data
 
-    return self._round(round_num, ids, of_client)
+    return self._round(round_num, ids, of_client, weight)
+
+  def _lose(self, round_num, client_id):
+    """Whether a client is lost before its report, and before its update."""
+    seed = simple_fedavg.client_seed(self._seed, round_num, client_id)
+    generator = np.random.default_rng([_DROPOUTS, *seed.view(np.uint64)])
+    return generator.random(2) < self._dropout_rates
 
 
 class SamplerSource(Source):
@@ -183,7 +203,7 @@ class SamplerSource(Source):
     self._client_weights = client_weights
     self._evaluate_loss = evaluate_loss
     self._cohort = None
-    self.known_weight = float(sum(client_weights.values()))
+    self._weight = float(sum(client_weights.values()))
 
   def draw(self, round_num, weights):
     candidates = self._sampler.candidates(round_num)
@@ -197,6 +217,7 @@ class SamplerSource(Source):
         'scale': np.float32(cohort.scales[place]),
         'place': np.float32(place),
       },
+      self._weight,
       candidates,
     )
 

@@ -12,6 +12,8 @@ from log-normal distributions by its id. Each step of a round's protocol
     trains. A loss costs a third of a training step, which goes forwards and
     backwards.
 
+Nobody waits for a client that is lost, see --dropout_rate.
+
 The medians of the links, the fixed time of a round and the factor 7 of compute
 are those that Wang et al., *A Field Guide to Federated Optimization*, 2021,
 Section 4, report of a real cross-device system: 0.75 MB/s down, 0.25 MB/s up,

@@ -134,7 +134,12 @@ def _run(folder, settings, values, load_task, availability):
     settings['client_learning_rate'],
     availability=values.availability is not None,
     client_costs=values.client_costs != 'none',
-    pool_weight=source.known_weight,
+    dropouts=values.dropout_rate > 0,
+    pool_weight=(
+      None
+      if values.cohort_sampler == 'none'
+      else float(sum(client_weights.values()))
+    ),
   )
   with use_workers(values.worker_address):
     # The folder is made only if there is a worker.
@@ -224,12 +229,10 @@ def _build_scheme(values):
 
 
 def _choose_known_weight(values):
-  """The function from a client's data to the weight that the server knows."""
+  """The function from a cohort to the weight that the server knows."""
   if values.sampling != 'threshold' or values.cohort_weight == 'unknown':
     return None
-  if values.client_weighting == 'uniform':
-    return lambda client: 1
-  return lambda client: len(client['y'])
+  return lambda cohort: cohort.weight
 
 
 def _build_compressor(values):
@@ -292,6 +295,15 @@ def _choose_costs(values, task):
   return {name: cost / mean for name, cost in seconds.items()}
 
 
+def _choose_dropout_rates(values):
+  """The rates before a client's first report, and before its update."""
+  if values.dropout_rate == 0:
+    return None
+  # With the other schemes a client sends one message.
+  reports = values.sampling in ('ocs', 'aocs')
+  return values.dropout_rate, values.dropout_rate if reports else 0.0
+
+
 def _build_source(values, task, client_weights, q_of_client):
   """The source of the cohorts."""
   if values.cohort_sampler == 'none':
@@ -299,7 +311,9 @@ def _build_source(values, task, client_weights, q_of_client):
       task,
       values.seed,
       values.clients_per_round,
+      client_weights,
       availability=q_of_client,
+      dropout_rates=_choose_dropout_rates(values),
       client_costs=_choose_costs(values, task),
       reveals_clients=_reveals_clients(values),
     )
@@ -329,6 +343,7 @@ def build_process(
   *,
   availability: bool = False,
   client_costs: bool = False,
+  dropouts: bool = False,
   pool_weight: Optional[float] = None,
 ) -> tff.templates.IterativeProcess:
   """Builds the training process that the flags of training describe.
@@ -342,6 +357,7 @@ def build_process(
     learning_rate: The clients' step size, or that of distributed SGD.
     availability: Whether clients are available with a probability only.
     client_costs: Whether clients have costs.
+    dropouts: Whether clients may be lost.
     pool_weight: With a cohort sampler, the total weight of the pool.
 
   Returns:
@@ -370,6 +386,7 @@ def build_process(
       server_learning_rate=values.server_learning_rate,
       client_epochs=values.client_epochs,
       client_costs=client_costs,
+      dropouts=dropouts,
       pool_weight=pool_weight,
       **common,
     )

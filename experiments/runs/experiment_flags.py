@@ -35,6 +35,7 @@ _FLAGS_OF_STEP_SIZE = (
   'clients_per_round',
   'cohort_sampler',
   'compression',
+  'dropout_rate',
   'expected_clients',
   'server_learning_rate',
 )
@@ -197,6 +198,19 @@ def _define_cohorts(define):
     ' client of the pool. Only available clients send, and their updates are'
     ' scaled by 1 / (q_i p_i), see Appendix D of the paper. If not given, all'
     ' clients are available.',
+  )
+  define.float(
+    'dropout_rate',
+    0.0,
+    'The probability with which a client of the cohort is lost before it'
+    ' reports anything; and, with --sampling=ocs or aocs, again between the'
+    ' report of its norm and its update, which biases the aggregate, see'
+    ' docs/protocol.md.',
+  )
+  define.validate(
+    'dropout_rate',
+    lambda value: 0 <= value < 1,
+    message='must be at least 0 and below 1',
   )
 
 
@@ -444,32 +458,19 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       '--cohort_weight=unknown needs --sampling=threshold, found'
       f' --sampling={values.sampling}: no other sampling uses it.'
     )
-  if values.cohort_sampler != 'none':
-    if values.availability is not None:
-      raise SettingError(
-        f'--cohort_sampler={values.cohort_sampler} cannot be combined with'
-        f' --availability={values.availability}.'
-      )
-    if values.algorithm == 'dsgd':
-      raise SettingError(
-        f'--cohort_sampler={values.cohort_sampler} needs --algorithm=fedavg.'
-      )
-  if values.client_costs != 'none':
-    if values.sampling not in ('ocs', 'aocs', 'threshold'):
-      raise SettingError(
-        f'--client_costs={values.client_costs} needs --sampling=ocs, aocs or'
-        f' threshold, found --sampling={values.sampling}.'
-      )
-    for name in ('availability', 'cohort_sampler'):
-      if values[name].value != values[name].default:
-        raise SettingError(
-          f'--client_costs={values.client_costs} cannot be combined with'
-          f' --{name}={values[name].value}.'
-        )
-    if values.algorithm == 'dsgd':
-      raise SettingError(
-        f'--client_costs={values.client_costs} needs --algorithm=fedavg.'
-      )
+  if values.client_costs != 'none' and (
+    values.sampling not in ('ocs', 'aocs', 'threshold')
+  ):
+    raise SettingError(
+      f'--client_costs={values.client_costs} needs --sampling=ocs, aocs or'
+      f' threshold, found --sampling={values.sampling}.'
+    )
+  if values.dropout_rate > 0 and values.sampling not in SAMPLINGS:
+    raise SettingError(
+      f'--dropout_rate={values.dropout_rate:g} needs'
+      f' --sampling={", ".join(SAMPLINGS)}, found --sampling={values.sampling}.'
+    )
+  _check_single(values)
   if values.rounds_per_client_eval is not None and not values.evaluate_clients:
     raise SettingError(
       f'--rounds_per_client_eval={values.rounds_per_client_eval} needs'
@@ -484,6 +485,24 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       f' --cohort_sampler={values.cohort_sampler}.'
     )
   check_training(values)
+
+
+def _check_single(values):
+  """Raises a `SettingError` if flags change the aggregate in two ways."""
+  given = [
+    f'--{name}={values[name].value}'
+    for name in (
+      'cohort_sampler',
+      'client_costs',
+      'dropout_rate',
+      'availability',
+    )
+    if values[name].value != values[name].default
+  ]
+  if len(given) > 1:
+    raise SettingError(f'{given[0]} cannot be combined with {given[1]}.')
+  if given and values.availability is None and values.algorithm == 'dsgd':
+    raise SettingError(f'{given[0]} needs --algorithm=fedavg.')
 
 
 def check_training(values: flags.FlagValues) -> None:
@@ -575,6 +594,8 @@ def run_name(
   )
   if availability.setting is not None:
     others += f'_q{availability.short_name}'
+  if values.dropout_rate > 0:
+    others += f'_dropouts{values.dropout_rate:g}'
   return (
     f'{data}_{short_sampling(values)}_n{values.clients_per_round}{m}{others}'
     f'_seed{values.seed}'

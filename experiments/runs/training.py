@@ -4,7 +4,6 @@ import gc
 import sys
 import time
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import Optional
 from typing import Union
 
@@ -42,7 +41,7 @@ def train(
   process: tff.templates.IterativeProcess,
   source: cohorts.Source,
   expected_clients: float,
-  known_weight: Optional[Callable[[Mapping], float]],
+  known_weight: Optional[Callable[[cohorts.Round], float]],
   total_rounds: int,
   rounds_per_eval: int,
   rounds_per_checkpoint: int,
@@ -63,8 +62,7 @@ def train(
       share them.
     expected_clients: The m of the improvement factors.
     known_weight: If the process has threshold sampling, and the server knows
-      the weight of a client before the round: a function from the client's data
-      to it.
+      the weight of a cohort before the round: a function from the cohort to it.
     total_rounds: The number of rounds.
     rounds_per_eval: The validation set is evaluated after each round whose
       number, from 0, is divisible by it, and after the last.
@@ -106,9 +104,7 @@ def train(
     start = time.monotonic()
     cohort = source.draw(round_num, state.weights)
     if known_weight is not None:
-      state = tff_ocs.set_cohort_weight(
-        state, source.known_weight or sum(map(known_weight, cohort.data))
-      )
+      state = tff_ocs.set_cohort_weight(state, known_weight(cohort))
     state, output = process.next(state, cohort.data)
     seconds = time.monotonic() - start
     metrics = _metrics_of_round(output, expected_clients)

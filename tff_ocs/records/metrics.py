@@ -48,8 +48,9 @@ COLUMNS = {
   ),
   'available': Column(
     'clients',
-    'The clients of the cohort that were available: all of them without'
-    ' `--availability`. The column is missing in records of early versions.',
+    'The clients of the cohort that were available, or that reported at least'
+    ' their norm with `--dropout_rate`; without these flags, all of them. The'
+    ' column is missing in records of early versions.',
   ),
   'participants': Column('clients', 'The clients that sent their update.'),
   'expected_participants': Column(

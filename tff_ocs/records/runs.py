@@ -186,6 +186,7 @@ _SETTINGS_OF_METHOD = (
   'cohort_weight',
   'client_costs',
   'cohort_sampler',
+  'dropout_rate',
   'num_candidates',
   'compression',
   'random_k_fraction',

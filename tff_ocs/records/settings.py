@@ -72,6 +72,8 @@ class Settings:
     compression: How updates are compressed; 'none' if they are not.
     data_name: The value of --data_name.
     dithering_bits: The bits an entry with compression 'dithering'.
+    dropout_rate: The probability with which a client is lost before it reports
+      anything, and again before its update if it reports its norm first.
     evaluate_clients: Whether single clients were recorded.
     holdout_fraction: The fraction of clients held out to validate on.
     num_candidates: The number of candidates of 'power_of_choice'.
@@ -106,6 +108,7 @@ class Settings:
   compression: str = 'none'
   data_name: Optional[str] = None
   dithering_bits: int = 4
+  dropout_rate: float = 0.0
   evaluate_clients: bool = False
   holdout_fraction: Optional[float] = None
   num_candidates: Optional[int] = None
@@ -171,6 +174,8 @@ class Settings:
       label += ', unknown weight'
     if settings.client_costs != 'none':
       label += ', costs'
+    if settings.dropout_rate > 0:
+      label += f', dropouts {settings.dropout_rate:.0%}'
     if settings.cohort_sampler != 'none':
       label = labels.sampler_label(
         settings.cohort_sampler, settings.clients_per_round, label

@@ -83,10 +83,10 @@ def test_source_passes_scales_on_and_norms_back():
     cohorts.OsmdCohorts(sizes, 6, 0),
   )
   source = runs_cohorts.SamplerSource(task, 0, source, sizes, None)
-  assert source.known_weight == sum(sizes.values())
   expected = sampler.sample(0)
   found = source.draw(0, None)
   assert tuple(found.client_ids) == expected.client_ids
+  assert found.weight == sum(sizes.values())
   lengths = [len(client['y']) for client in found.data]
   assert lengths == sorted(lengths, reverse=True)
   for client in found.data:
@@ -145,6 +145,14 @@ def test_sampler_and_scheme_combine(tmp_path):
       'needs --algorithm=fedavg',
     ),
     (
+      ['--dropout_rate=0.1', '--availability=0.5'],
+      '--dropout_rate=0.1 cannot be combined with --availability=0.5',
+    ),
+    (
+      ['--dropout_rate=0.1', '--algorithm=dsgd'],
+      '--dropout_rate=0.1 needs --algorithm=fedavg',
+    ),
+    (
       ['--num_candidates=5'],
       'needs --cohort_sampler=power_of_choice',
     ),
@@ -158,3 +166,60 @@ def test_flags_that_contradict_each_other(flags, message, tmp_path):
   with pytest.raises(SystemExit, match=message):
     linear.run(*linear.SMALL, f'--output_dir={tmp_path}', *flags)
   assert not list(tmp_path.iterdir())
+
+
+def _draw(round_num, rates, clients_per_round=20):
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  source = runs_cohorts.UniformSource(
+    task, 7, clients_per_round, task.train.num_examples, dropout_rates=rates
+  )
+  return source.draw(round_num, None)
+
+
+def test_lost_clients_are_a_part_of_the_cohort():
+  before, between = 0.3, 0.2
+  rounds, n = 200, 20
+  whole = _draw(0, None)
+  assert len(whole.client_ids) == n
+  reported = lost = 0
+  for round_num in range(rounds):
+    drawn = _draw(round_num, (before, between))
+    # The server knows the weight of all that have checked in.
+    assert drawn.weight == whole.weight
+    assert len(drawn.data) == len(drawn.client_ids)
+    reported += len(drawn.data)
+    lost += sum(bool(client['lost']) for client in drawn.data)
+  # 5.5 standard deviations: a false alarm in 4e-8 of all cases for each.
+  total = rounds * n
+  bound = 5.5 * np.sqrt(total * before * (1 - before))
+  assert abs(reported - total * (1 - before)) < bound
+  bound = 5.5 * np.sqrt(reported * between * (1 - between))
+  assert abs(lost - reported * between) < bound
+
+
+def test_methods_lose_the_same_clients():
+  # A client that is lost before its report is so in whatever scheme.
+  one_message, two_messages = _draw(3, (0.3, 0.0)), _draw(3, (0.3, 0.2))
+  assert one_message.client_ids == two_messages.client_ids
+  assert not any(client['lost'] for client in one_message.data)
+  assert _draw(4, (0.3, 0.0)).client_ids != one_message.client_ids
+
+
+@pytest.mark.parametrize('sampling', ['full', 'uniform', 'aocs', 'threshold'])
+def test_runs_with_dropouts(sampling, tmp_path):
+  result = linear.run_and_read(
+    tmp_path,
+    f'--sampling={sampling}',
+    '--clients_per_round=8',
+    '--expected_clients=8',
+    '--dropout_rate=0.4',
+    '--client_learning_rate=0.125',
+  )
+  assert result.settings.method.endswith(', dropouts 40%')
+  metrics = result.metrics
+  assert (metrics['available'] < 8).any()
+  # With m = n all send, but for those that are lost after their report.
+  if sampling == 'aocs':
+    assert (metrics['participants'] < metrics['available']).any()
+  elif sampling != 'threshold':
+    np.testing.assert_array_equal(metrics['participants'], metrics['available'])
