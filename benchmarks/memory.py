@@ -19,6 +19,7 @@ from absl import flags
 
 import tff_ocs  # noqa: I001, first: it quietens TensorFlow.
 from benchmarks import processes
+from experiments.runs import cohorts
 from experiments.runs import run_folder
 from experiments.runs import training
 from tff_ocs.records import settings
@@ -39,7 +40,7 @@ def main(argv):
   process = tff_ocs.build_federated_averaging_process(
     task.model,
     tff_ocs.ClientSamplingFactory(
-      tff_ocs.ApproximateOptimalSampling(3), improvement_expected_clients=3
+      tff_ocs.ApproximateOptimalSampling(3), measure_norms=True
     ),
     client_learning_rate=2**-3,
     batch_size=20,
@@ -61,11 +62,14 @@ def main(argv):
         training.train(
           task=task,
           process=process,
-          clients_per_round=_CLIENTS_PER_ROUND,
+          source=cohorts.UniformSource(
+            task, 0, _CLIENTS_PER_ROUND, task.train.num_examples
+          ),
+          expected_clients=3,
+          known_weight=None,
           total_rounds=_ROUNDS.value + 1,
           rounds_per_eval=5,
           rounds_per_checkpoint=10,
-          seed=0,
           folder=folder,
           name='memory',
         )
