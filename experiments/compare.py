@@ -438,8 +438,9 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   define.list(
     'grid',
-    ['0.25', '0.125', '0.0625', '0.03125', '0.015625'],
-    'The client step sizes that are tried for each method.',
+    ['0.5', '0.25', '0.125', '0.0625', '0.03125'],
+    'The client step sizes that are tried for each method; if not given, those'
+    ' with which the paper begins its search.',
   )
   define.integer(
     'repeats',
