@@ -14,13 +14,12 @@ from matplotlib import ticker
 from plots import captions
 from plots import panels
 
-# The panels: a column of the table, its unit, and the axis.
+# The panels: the columns of the table, their unit, and the axis.
 _COSTS = (
-  ('bits_to_target', 1e9, 'Uplink to {target}\n[Gbit]'),
-  ('examples_to_target', 1e3, 'Compute to {target}\n[1,000 examples]'),
-  ('seconds_to_target', 3600, 'Simulated time to {target}\n[h]'),
+  ('bits', 1e9, 'Uplink to {target}\n[Gbit]'),
+  ('examples', 1e3, 'Compute to {target}\n[1,000 examples]'),
+  ('seconds', 3600, 'Simulated time to {target}\n[h]'),
 )
-_ACCURACY = ('accuracy', 0.01, 'Final accuracy\n[%]')
 # From Okabe and Ito's palette.
 _LOOKS = (
   {'color': '#0072B2', 'marker': 'o'},
@@ -28,6 +27,7 @@ _LOOKS = (
   {'color': '#009E73', 'marker': '^'},
 )
 _NOT_REACHED = '>'
+_FIRST_HIT = '|'
 _MARKER_SIZE = 4.0
 _SEED_SIZE = 2.0
 # In rows: from one data set to the next.
@@ -48,8 +48,9 @@ def plot_costs(
 
   The panels are of the uplink bits, the clients' compute, the simulated time
   and the final accuracy. A filled marker is the mean over the seeds, and small
-  points are single seeds. A method that a seed has not brought to the accuracy
-  has no mean, but an open marker at the right edge.
+  points are single seeds. A line begins with a bar at the mean of the first
+  hits, if all seeds have one. A method that a seed has not brought to the
+  accuracy for good has no mean, but an open marker at the right edge.
 
   Args:
     of_runs: The table compare_runs.csv of `experiments.compare`.
@@ -65,23 +66,36 @@ def plot_costs(
       layout='constrained',
     )
     all_axes = fig.subplots(1, len(_COSTS) + 1, sharey=True)
-    for axis, (column, unit, label) in zip(all_axes, (*_COSTS, _ACCURACY)):
+    *axes_of_costs, axis_of_accuracy = all_axes
+    for axis, (_, _, label) in zip(axes_of_costs, _COSTS):
       axis.set_xlabel(label.format(target=f'{100 * target:g} %'))
-      if column != _ACCURACY[0]:
-        axis.set_xscale('log')
-        axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
-        axis.xaxis.set_minor_formatter(ticker.NullFormatter())
-      for place, name in enumerate(data):
-        of_data = of_runs[of_runs['data'] == name]
-        offset = (place - (len(data) - 1) / 2) * _DISTANCE
-        _draw(
-          axis,
-          of_data.groupby('method')[column],
-          {method: row + offset for row, method in enumerate(methods)},
-          unit,
-          _LOOKS[place % len(_LOOKS)],
-        )
+      axis.set_xscale('log')
+      axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+      axis.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+      axis.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axis_of_accuracy.set_xlabel('Final accuracy\n[%]')
+    for place, name in enumerate(data):
+      offset = (place - (len(data) - 1) / 2) * _DISTANCE
+      look = _LOOKS[place % len(_LOOKS)]
+      for row, method in enumerate(methods):
+        found = of_runs[
+          (of_runs['data'] == name) & (of_runs['method'] == method)
+        ]
+        if found.empty:
+          continue
+        for axis, (cost, unit, _) in zip(axes_of_costs, _COSTS):
+          lasting = found[f'{cost}_to_target'] / unit
+          _draw_first_hit(
+            axis,
+            found[f'{cost}_at_first_hit'] / unit,
+            lasting,
+            row + offset,
+            look,
+          )
+          _draw(axis, lasting, row + offset, look)
+        accuracies = 100 * found['accuracy']
+        _draw(axis_of_accuracy, accuracies, row + offset, look)
+    for axis in all_axes:
       axis.grid(axis='y', visible=False)
       for row in range(1, len(methods)):
         axis.axhline(row - 0.5, color='#E0E0E0', linewidth=0.5, zorder=0)
@@ -92,39 +106,54 @@ def plot_costs(
     _add_legend(fig, data)
     panels.add_caption(
       fig,
-      f'{caption} Filled: mean over the seeds; small: single seeds; open, at'
-      f' the right edge: {100 * target:g} % was not reached for good with all'
-      ' seeds.',
+      f'{caption} Filled: mean over the seeds; small: single seeds. Bar: mean'
+      f' of the first hits of {100 * target:g} %. Open, at the right edge: it'
+      ' was not reached for good with all seeds.',
     )
     panels.save(fig, paths)
 
 
-def _draw(axis, groups, rows, unit, look):
-  """The points of one data set in a panel."""
-  for method, values in groups:
-    row = rows[method]
-    reached = values.dropna() / unit
+def _draw_first_hit(axis, first_hits, lasting, row, look):
+  """The line from the first hit of the accuracy to where it lasts."""
+  if first_hits.isna().any():
+    return
+  ends = [first_hits.mean()]
+  if lasting.notna().all():
+    ends.append(lasting.mean())
+  axis.plot(
+    ends,
+    [row] * len(ends),
+    linewidth=0.8,
+    markersize=_MARKER_SIZE,
+    markevery=[0],
+    **{**look, 'marker': _FIRST_HIT},
+  )
+
+
+def _draw(axis, values, row, look):
+  """The points of a method on a data set in a panel."""
+  reached = values.dropna()
+  axis.plot(
+    reached,
+    np.full(len(reached), row),
+    linestyle='none',
+    markersize=_SEED_SIZE,
+    markeredgewidth=0,
+    alpha=0.6,
+    **look,
+  )
+  if len(reached) == len(values):
+    axis.plot([reached.mean()], [row], markersize=_MARKER_SIZE, **look)
+  else:
     axis.plot(
-      reached,
-      np.full(len(reached), row),
-      linestyle='none',
-      markersize=_SEED_SIZE,
-      markeredgewidth=0,
-      alpha=0.6,
-      **look,
+      [1],
+      [row],
+      transform=axis.get_yaxis_transform(),
+      clip_on=False,
+      markersize=_MARKER_SIZE,
+      markerfacecolor='white',
+      **{**look, 'marker': _NOT_REACHED},
     )
-    if len(reached) == len(values):
-      axis.plot([reached.mean()], [row], markersize=_MARKER_SIZE, **look)
-    else:
-      axis.plot(
-        [1],
-        [row],
-        transform=axis.get_yaxis_transform(),
-        clip_on=False,
-        markersize=_MARKER_SIZE,
-        markerfacecolor='white',
-        **{**look, 'marker': _NOT_REACHED},
-      )
 
 
 def _add_legend(fig, data):

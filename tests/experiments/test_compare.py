@@ -183,15 +183,16 @@ def test_costs_add_up(compared):
 
 
 @pytest.mark.parametrize(
-  ('accuracies', 'costs'),
+  ('accuracies', 'lasting', 'first_hit'),
   [
-    ([0.5, 0.86, 0.84, 0.9], [4, 44, 0.4, 0.8]),
-    ([0.9, 0.86, 0.86, 0.9], [1, 11, 0.1, 0.2]),
-    ([0.9, np.nan, np.nan, 0.84], [np.nan] * 4),
+    ([0.5, 0.86, 0.84, 0.9], [4, 44, 0.4, 0.8], [2, 22, 0.2, 0.4]),
+    ([0.9, 0.86, 0.86, 0.9], [1, 11, 0.1, 0.2], [1, 11, 0.1, 0.2]),
+    ([0.9, np.nan, np.nan, 0.84], [np.nan] * 4, [1, 11, 0.1, 0.2]),
+    ([0.8, np.nan, np.nan, 0.84], [np.nan] * 4, [np.nan] * 4),
   ],
 )
-def test_costs_to_target_are_those_of_the_round_from_which_it_lasts(
-  compared, accuracies, costs
+def test_costs_are_those_of_a_lasting_accuracy_and_of_the_first_hit(
+  compared, accuracies, lasting, first_hit
 ):
   former = runs.read_run(compared / 'femnist_3_aocs_lr0.25_seed1')
   metrics = pd.DataFrame(
@@ -211,7 +212,10 @@ def test_costs_to_target_are_those_of_the_round_from_which_it_lasts(
     clients.read_clients(former.path),
   )
   np.testing.assert_allclose(
-    [row[f'{cost}_to_target'] for cost in compare.COSTS], costs
+    [row[f'{cost}_to_target'] for cost in compare.COSTS], lasting
+  )
+  np.testing.assert_allclose(
+    [row[f'{cost}_at_first_hit'] for cost in compare.COSTS], first_hit
   )
   assert row['uplink_seconds_a_round'] == pytest.approx(0.2)
   assert row['accuracy'] == accuracies[-1]
@@ -229,18 +233,22 @@ def test_table_has_means_over_the_seeds_that_reach_the_target():
       'accuracy': [0.9, 0.7],
       'worst_clients': [0.5, 0.3],
       'std_over_clients': [0.1, 0.2],
-      'uplink_seconds_a_round': [30.0, 40.0],
+      'uplink_seconds_a_round': [1511.0, 1515.0],
       'bits_to_target': [2e9, np.nan],
       'examples_to_target': [1234.0, np.nan],
       'seconds_to_target': [7200.0, np.nan],
       'uplink_seconds_to_target': [1800.0, np.nan],
+      'bits_at_first_hit': [1e8, 3e8],
+      'examples_at_first_hit': [100.0, 300.0],
+      'seconds_at_first_hit': [1.0, 2.0],
+      'uplink_seconds_at_first_hit': [3.0, 4.0],
     }
   )
   text = compare.format_markdown(compare.tabulate(of_runs), 'Made up.')
   assert text.splitlines()[-1] == (
     '| made-up numbers, set 1: OCS, m=3 | 2^-3 | 80.0 ± 14.1 | 40.0 ± 14.1'
-    ' | 15.0 | 2 Gbit (1 of 2) | 1.23e+03 (1 of 2) | 2 (1 of 2)'
-    ' | 0.5 (1 of 2) | 35 |'
+    ' | 15.0 | 2 Gbit (1 of 2) | 200 Mbit | 1.23 (1 of 2) | 2 (1 of 2)'
+    ' | 0.5 (1 of 2) | 1,510 |'
   )
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 from plots import samplers
 
 
-def row(data, method, seed, bits):
+def row(data, method, seed, bits, first_hit=1e9):
   return {
     'data': data,
     'method': method,
@@ -15,6 +15,9 @@ def row(data, method, seed, bits):
     'bits_to_target': bits,
     'examples_to_target': 2 * bits,
     'seconds_to_target': 3 * bits,
+    'bits_at_first_hit': first_hit,
+    'examples_at_first_hit': 2 * first_hit,
+    'seconds_at_first_hit': 3 * first_hit,
   }
 
 
@@ -32,7 +35,16 @@ def points(axis):
   return [
     (line.get_marker(), line.get_markersize(), line.get_xydata().tolist())
     for line in axis.lines
-    if line.get_marker() != 'None'
+    if line.get_marker() not in ('None', samplers._FIRST_HIT)
+  ]
+
+
+def first_hits(axis):
+  """The lines that begin at a first hit."""
+  return [
+    line.get_xdata().tolist()
+    for line in axis.lines
+    if line.get_marker() == samplers._FIRST_HIT
   ]
 
 
@@ -96,6 +108,26 @@ def test_accuracies_that_are_not_reached_have_no_mean(drawn, tmp_path):
   assert sorted(markers) == ['>', 'o']
   # The final accuracy is there all the same.
   assert all(marker == 'o' for marker, *_ in points(accuracy))
-  assert 'right edge: 85 % was not' in (
+  assert 'right edge: it was not reached for good' in (
     drawn[0].get_supxlabel().replace('\n', ' ')
   )
+
+
+def test_lines_begin_at_the_first_hits(drawn, tmp_path):
+  draw(
+    [
+      row('set 1', 'OCS, m=3', 0, 5e9, 1e9),
+      row('set 1', 'OCS, m=3', 1, 7e9, 2e9),
+      # Hit by all seeds, but only one stays there.
+      row('set 1', 'MD, n=3', 0, 8e9, 3e9),
+      row('set 1', 'MD, n=3', 1, np.nan, 4e9),
+      # Not hit by a seed.
+      row('set 1', 'OSMD, n=3', 0, 8e9, 3e9),
+      row('set 1', 'OSMD, n=3', 1, np.nan, np.nan),
+    ],
+    tmp_path,
+  )
+  bits, examples, *_, accuracy = drawn[0].axes
+  assert first_hits(bits) == [[1.5, 6.0], [3.5]]
+  assert first_hits(examples) == [[3e6, 12e6], [7e6]]
+  assert first_hits(accuracy) == []
