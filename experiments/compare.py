@@ -10,8 +10,8 @@ bits do not mean little time. So methods are compared by what they need to reach
 85 % and stay there: the bits sent; the examples on which clients compute, of
 which one that a candidate of Power-of-Choice evaluates counts as a third; and
 the time that the rounds would take on phones (`experiments/runs/devices.py`).
-The first hit of 85 %, which flatters methods whose accuracy goes up and down, is
-shown as well.
+The first hit of 85 %, which flatters methods whose accuracy goes up and down,
+is shown as well.
 
 First, the client step size of each method is chosen, with the same budget for
 all: those of --grid are tried for --tuning_rounds with one seed. The best has
