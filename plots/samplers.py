@@ -47,7 +47,8 @@ def plot_costs(
   """Draws what each method needs to reach an accuracy for good, in a row each.
 
   The panels are of the uplink bits, the clients' compute, the simulated time
-  and the final accuracy. A filled marker is the mean over the seeds, and small
+  and the final error, 1 minus the accuracy: in each of them left is better. All
+  axes are logarithmic; an error of zero is not drawn. A filled marker is the mean over the seeds, and small
   points are single seeds. A line begins with a bar at the mean of the first
   hits, if all seeds have one. A method that a seed has not brought to the
   accuracy for good has no mean, but an open marker at the right edge.
@@ -66,14 +67,15 @@ def plot_costs(
       layout='constrained',
     )
     all_axes = fig.subplots(1, len(_COSTS) + 1, sharey=True)
-    *axes_of_costs, axis_of_accuracy = all_axes
+    *axes_of_costs, axis_of_error = all_axes
     for axis, (_, _, label) in zip(axes_of_costs, _COSTS):
       axis.set_xlabel(label.format(target=f'{100 * target:g} %'))
+    axis_of_error.set_xlabel('Final error\n(100 - accuracy) [%]')
+    for axis in all_axes:
       axis.set_xscale('log')
       axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
       axis.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
       axis.xaxis.set_minor_formatter(ticker.NullFormatter())
-    axis_of_accuracy.set_xlabel('Final accuracy\n[%]')
     for place, name in enumerate(data):
       offset = (place - (len(data) - 1) / 2) * _DISTANCE
       look = _LOOKS[place % len(_LOOKS)]
@@ -93,8 +95,8 @@ def plot_costs(
             look,
           )
           _draw(axis, lasting, row + offset, look)
-        accuracies = 100 * found['accuracy']
-        _draw(axis_of_accuracy, accuracies, row + offset, look)
+        errors = 100 * (1 - found['accuracy'])
+        _draw(axis_of_error, errors, row + offset, look)
     for axis in all_axes:
       axis.grid(axis='y', visible=False)
       for row in range(1, len(methods)):

@@ -60,7 +60,7 @@ def test_methods_have_rows_and_data_sets_have_markers(drawn, tmp_path):
     tmp_path,
   )
   (fig,) = drawn
-  bits, examples, seconds, accuracy = fig.axes
+  bits, examples, seconds, error = fig.axes
   labels = [text.get_text() for text in bits.get_yticklabels()]
   assert labels == ['OCS, m=3', 'MD, n=3']
   large = {
@@ -87,8 +87,14 @@ def test_methods_have_rows_and_data_sets_have_markers(drawn, tmp_path):
     assert max(x for *_, places in points(axis) for x, _ in places) == (
       8 * factor
     )
-  assert {axis.get_xscale() for axis in (bits, examples, seconds)} == {'log'}
-  assert max(x for *_, places in points(accuracy) for x, _ in places) == 91
+  assert {axis.get_xscale() for axis in fig.axes} == {'log'}
+  errors = sorted(
+    x
+    for _, size, places in points(error)
+    if size == samplers._SEED_SIZE
+    for x, _ in places
+  )
+  np.testing.assert_allclose(errors, [9, 10, 10, 10, 10])
   assert (tmp_path / 'x.png').exists()
 
 
@@ -101,13 +107,13 @@ def test_accuracies_that_are_not_reached_have_no_mean(drawn, tmp_path):
     ],
     tmp_path,
   )
-  bits, *_, accuracy = drawn[0].axes
+  bits, *_, error = drawn[0].axes
   markers = [
     marker for marker, size, _ in points(bits) if size == samplers._MARKER_SIZE
   ]
   assert sorted(markers) == ['>', 'o']
-  # The final accuracy is there all the same.
-  assert all(marker == 'o' for marker, *_ in points(accuracy))
+  # The final error is there all the same.
+  assert all(marker == 'o' for marker, *_ in points(error))
   assert 'right edge: it was not reached for good' in (
     drawn[0].get_supxlabel().replace('\n', ' ')
   )
@@ -127,7 +133,7 @@ def test_lines_begin_at_the_first_hits(drawn, tmp_path):
     ],
     tmp_path,
   )
-  bits, examples, *_, accuracy = drawn[0].axes
+  bits, examples, *_, error = drawn[0].axes
   assert first_hits(bits) == [[1.5, 6.0], [3.5]]
   assert first_hits(examples) == [[3e6, 12e6], [7e6]]
-  assert first_hits(accuracy) == []
+  assert first_hits(error) == []
