@@ -19,15 +19,31 @@ VALUES = np.array([3.0, -1.0, 0.5, 2.0, 7.0])  # The updates U_i.
 
 
 def _learned_osmd(clients_per_round=2):
-  sampler = cohorts.OsmdCohorts(WEIGHTS, clients_per_round, 3)
-  sampler.restore({'p': np.array([1, 8, 2, 2, 3]) / 16, 'eta': np.asarray(0.1)})
+  sampler = cohorts.OsmdCohorts(
+    WEIGHTS, clients_per_round, 3, eta=0.1, alpha=0.3
+  )
+  sampler.restore({'p': np.array([1, 8, 2, 2, 3]) / 16, 'largest': 0.0})
   return sampler
 
 
 def _learned_kvib(omega=(0.0, 3.0, 8.0, 0.0, 1.0), m=2):
-  sampler = cohorts.KVibCohorts(WEIGHTS, m, 3, total_rounds=40)
-  sampler.restore({'omega': np.array(omega), 'gamma': np.asarray(1.0)})
+  sampler = cohorts.KVibCohorts(WEIGHTS, m, 3, total_rounds=40, gamma=1.0)
+  sampler.restore({'omega': np.array(omega), 'largest': 0.0})
   return sampler
+
+
+class _Own(cohorts.CohortSampler):
+  """A sampler with these results."""
+
+  def __init__(self, expected_draws, draws=(0, 1)):
+    super().__init__(WEIGHTS, 2, 0)
+    self._expected_draws, self._draws = expected_draws, draws
+
+  def expected_draws(self):
+    return self._expected_draws
+
+  def draw(self, round_num):
+    return np.array(self._draws)
 
 
 BUILDERS = {
@@ -376,7 +392,7 @@ def test_osmd_estimates_the_gradient_without_bias(monkeypatch):
   mean = np.zeros(5)
   for draws in itertools.product(range(5), repeat=k):
     sampler = cohorts.OsmdCohorts(WEIGHTS, k, 0, eta=eta, alpha=0.1)
-    sampler.restore({'p': p, 'eta': np.asarray(eta)})
+    sampler.restore({'p': p, 'largest': 0.0})
     monkeypatch.setattr(sampler, 'draw', lambda r, d=draws: np.array(d))
     cohort = sampler.sample(0)
     places = [NAMES.index(i) for i in cohort.client_ids]
@@ -401,22 +417,64 @@ def test_osmd_counts_a_client_that_is_drawn_twice_twice(monkeypatch):
   assert sampler.expected_draws()[1] / 2 == pytest.approx(grown / (0.8 + grown))
 
 
-def test_osmd_chooses_eta_from_the_first_norms():
+def test_osmd_chooses_eta_from_the_largest_norms_so_far():
   sampler = cohorts.OsmdCohorts(WEIGHTS, 2, 0, alpha=0.5)
   cohort = sampler.sample(0)
   sampler.observe(0, cohort.client_ids, [0.0] * len(cohort.client_ids))
-  assert sampler.state['eta'] == 0
   np.testing.assert_allclose(sampler.expected_draws(), 2 / 5)
-  cohort = sampler.sample(1)
-  norms = np.arange(1.0, len(cohort.client_ids) + 1)
-  sampler.observe(1, cohort.client_ids, norms)
-  largest = np.max((_shares(cohort) * norms) ** 2)
-  eta = 4 * (0.5 / 5) ** 3 / largest
-  assert sampler.state['eta'] == pytest.approx(eta)
-  sampler.observe(
-    2, sampler.sample(2).client_ids, np.ones(len(sampler.sample(2).client_ids))
-  )
-  assert sampler.state['eta'] == pytest.approx(eta)
+  largest = 0
+  for round_num, factor in enumerate((1.0, 30.0, 2.0), 1):
+    p = sampler.expected_draws() / 2
+    cohort = sampler.sample(round_num)
+    norms = factor * np.arange(1.0, len(cohort.client_ids) + 1)
+    sampler.observe(round_num, cohort.client_ids, norms)
+    squares = (_shares(cohort) * norms) ** 2
+    largest = max(largest, squares.max())
+    eta = 4 * (0.5 / 5) ** 3 / largest
+    with_eta = cohorts.OsmdCohorts(WEIGHTS, 2, 0, alpha=0.5, eta=eta)
+    with_eta.restore({'p': p, 'largest': 0.0})
+    with_eta.observe(round_num, cohort.client_ids, norms)
+    np.testing.assert_allclose(
+      sampler.expected_draws(), with_eta.expected_draws()
+    )
+
+
+def _learn_norms(sampler, norms, num_rounds):
+  for round_num in range(num_rounds):
+    ids = sampler.sample(round_num).client_ids
+    sampler.observe(round_num, ids, [norms[i] for i in ids])
+
+
+# The sizes of clients of the paper's set 1: the first cohorts mostly have small
+# ones only. With eta and gamma of the first round, the median variance over 16
+# seeds is 2.5 times (OSMD) and 1.06 times (K-Vib) that of uniform sampling.
+@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('name', ['osmd', 'kvib'])
+def test_learning_never_adds_variance_on_a_pool_of_unequal_clients(name, seed):
+  sizes = {f'{i:03d}': 122 if i < 84 else 3 for i in range(837)}
+  if name == 'osmd':
+    sampler = cohorts.OsmdCohorts(sizes, 3, seed)
+  else:
+    sampler = cohorts.KVibCohorts(sizes, 3, seed, total_rounds=101)
+  _learn_norms(sampler, dict.fromkeys(sizes, 1.0), 101)
+  uniform = 3 / 837
+  variance = np.sum(sampler.shares**2 / sampler.expected_draws())
+  assert variance < np.sum(sampler.shares**2 / uniform)
+
+
+@pytest.mark.parametrize('name', ['osmd', 'kvib'])
+@pytest.mark.parametrize('scale', [1e-160, 1e-30, 1e30, 1e150])
+def test_learning_does_not_depend_on_the_unit_of_the_norms(name, scale):
+  of_scale = []
+  for unit in (1.0, scale):
+    if name == 'osmd':
+      sampler = cohorts.OsmdCohorts(WEIGHTS, 2, 0)
+    else:
+      sampler = cohorts.KVibCohorts(WEIGHTS, 2, 0, total_rounds=40)
+    _learn_norms(sampler, {i: unit * v for i, v in zip(NAMES, abs(VALUES))}, 40)
+    of_scale.append(sampler.expected_draws())
+  # The squares of 1e-160 have few digits.
+  np.testing.assert_allclose(*of_scale, rtol=1e-2 if scale < 1e-100 else 1e-9)
 
 
 def test_osmd_survives_a_huge_step():
@@ -470,18 +528,23 @@ def test_kvib_has_the_square_root_and_no_probability_above_1():
 def test_kvib_learns_by_its_rule():
   sampler = cohorts.KVibCohorts(WEIGHTS, 2, 0, total_rounds=40)
   assert sampler.theta == pytest.approx((5 / 80) ** (1 / 3))
-  omega, gamma = np.zeros(5), 0.0
+  omega, largest = np.zeros(5), 0.0
   for round_num in range(30):
     cohort = sampler.sample(round_num)
     places = [NAMES.index(i) for i in cohort.client_ids]
     norms = np.abs(VALUES[places])
     squares = (SHARES[places] * norms) ** 2
-    if places and not gamma:
-      gamma = squares.max() * 5 / (2 * sampler.theta)
     omega[places] += squares / cohort.probabilities
+    largest = max([largest, *squares])
     sampler.observe(round_num, cohort.client_ids, norms)
     np.testing.assert_allclose(sampler.state['omega'], omega)
-    assert sampler.state['gamma'] == pytest.approx(gamma)
+    with_gamma = cohorts.KVibCohorts(
+      WEIGHTS, 2, 0, total_rounds=40, gamma=largest * 5 / (2 * sampler.theta)
+    )
+    with_gamma.restore({'omega': omega, 'largest': 0.0})
+    np.testing.assert_allclose(
+      sampler.expected_draws(), with_gamma.expected_draws()
+    )
   assert np.argmax(sampler.expected_draws()) == np.argmax(omega)
   # As in the paper's experiments, where there are more clients than rounds.
   assert cohorts.KVibCohorts(WEIGHTS, 2, 0, total_rounds=4).theta == 0.3
@@ -653,9 +716,63 @@ def test_clients_without_weight_are_never_drawn():
       'norms must be finite and at least 0',
     ),
     (
-      lambda: _learned_osmd().restore({'p': np.ones(4), 'eta': 1.0}),
+      lambda: _learned_osmd().restore({'p': np.ones(4), 'largest': 1.0}),
       ValueError,
       'state must have arrays of the shapes',
+    ),
+    (
+      lambda: _learned_osmd().restore({'p': np.ones(5), 'largest': 1.0}),
+      ValueError,
+      r"state\['p'\] must sum to 1",
+    ),
+    (
+      lambda: _learned_osmd().restore(
+        {'p': np.array([0, 0.25, 0.25, 0.25, 0.25]), 'largest': 1.0}
+      ),
+      ValueError,
+      r"state\['p'\] must .* be at least alpha / N = 0.06",
+    ),
+    (
+      lambda: _learned_kvib(omega=(0.0, -1.0, 0.0, 0.0, 0.0)),
+      ValueError,
+      r"state\['omega'\] must be finite and at least 0, found -1",
+    ),
+    (
+      lambda: _learned_osmd().observe(
+        0,
+        _learned_osmd().sample(0)[0],
+        [1e200] * len(_learned_osmd().sample(0)[0]),
+      ),
+      ValueError,
+      'squares of lambda_i times norms must be finite',
+    ),
+    (
+      lambda: _Own(np.full(5, 0.2)).sample(0),
+      ValueError,
+      r'expected_draws\(\) must sum to .* 2, found 1.0',
+    ),
+    (
+      lambda: _Own(np.array([1, 1, 1, 0, -1.0])).sample(0),
+      ValueError,
+      r'expected_draws\(\) must be finite and at least 0, found -1',
+    ),
+    (
+      lambda: _Own(np.array([1, 0, 1, 0, 0.0])).sample(0),
+      ValueError,
+      r"expected_draws\(\) must be above 0 .* 'b'",
+    ),
+    (
+      lambda: _Own(np.full(4, 0.5)).sample(0),
+      ValueError,
+      r'expected_draws\(\) must have the shape \(5,\), found \(4,\)',
+    ),
+    *(
+      (
+        lambda draws=draws: _Own(np.full(5, 0.4), draws).sample(0),
+        ValueError,
+        r'draw\(\) must return a 1-D array of integers from 0 to 4',
+      )
+      for draws in ([0, 5], [-1, 2], ['a', 'b'], [True] * 5, [[0, 1]], [0.0])
     ),
     (
       lambda: cohorts.UniformCohorts(WEIGHTS, 1, 0).restore({'p': 1}),

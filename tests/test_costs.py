@@ -94,6 +94,44 @@ def test_costs_of_1_equal_no_costs_bit_for_bit(scheme):
     states = first.state, second.state
 
 
+def test_first_round_of_threshold_keeps_the_budget():
+  factory = tff_ocs.ClientSamplingFactory(
+    schemes.ThresholdSampling(BUDGET, first_cohort_size=float(COSTS.sum()))
+  )
+  process = factory.create_with_costs(
+    tff.TensorType(np.float32, [N]), tff.TensorType(np.float32)
+  )
+  output = process.next(
+    process.initialize(), VALUES, WEIGHTS, SEEDS, list(COSTS)
+  )
+  p = BUDGET / COSTS.sum()
+  # The last client has the norm 0.
+  assert output.measurements['expected_participants'] == pytest.approx(5 * p)
+
+
+# Sums of the same costs in another order differ in the last digits, by which
+# of these budgets had no threshold.
+@pytest.mark.parametrize('code', ['numpy', 'tensorflow'])
+def test_budgets_that_are_sums_of_costs(code):
+  rng = np.random.default_rng(0)
+  for _ in range(600):
+    n = rng.integers(20, 60)
+    costs = rng.lognormal(0, rng.choice([0.5, 2, 15]), n)
+    norms = rng.lognormal(0, rng.choice([0, 0.5, 3]), n)
+    keys = norms / np.sqrt(costs)
+    from_largest = costs[np.argsort(-keys)]
+    budget = rng.choice(
+      [costs.sum(), np.sort(costs).sum(), *np.cumsum(from_largest)[-3:]]
+    )
+    budget *= 1 + rng.integers(-3, 4) * 2.0**-53
+    if code == 'numpy':
+      p = probabilities.optimal_probabilities(norms, budget, costs)
+    else:
+      tau = schemes._threshold(tf.constant(keys), tf.constant(costs), budget)
+      p = np.minimum(keys / tau, 1) if tau > 0 else np.ones(n)
+    assert costs @ p == pytest.approx(min(budget, costs.sum()), rel=1e-9)
+
+
 def test_threshold_learns_from_costs():
   state = run('threshold', COSTS).state['scheme']['controller']
   expected = probabilities.update_threshold(

@@ -309,7 +309,7 @@ def test_variance_is_the_sampling_variance():
     ({'c': 1}, ValueError, 'c must be above 1, found 1'),
     ({'c': math.inf}, ValueError, 'c must be .* finite .* found inf'),
     ({'first_cohort_size': 0}, ValueError, 'first_cohort_size must .*found 0'),
-    ({'first_cohort_size': 2.0}, TypeError, 'first_cohort_size must be an int'),
+    ({'first_cohort_size': '2'}, TypeError, 'first_cohort_size must be a num'),
     (
       {'initial_threshold': -1},
       ValueError,

@@ -162,15 +162,33 @@ class CohortSampler(abc.ABC):
 
     Raises:
       TypeError: If `round_num` is not an integer.
-      ValueError: If an argument is out of range.
+      ValueError: If an argument is out of range, or what `draw` or
+        `expected_draws` of a subclass returns.
     """
     round_num = arguments.check_integer('round_num', round_num, 0)
     if len(losses):
       raise ValueError(
         f'{type(self).__name__} takes no losses, found {len(losses)}.'
       )
-    places, counts = np.unique(self.draw(round_num), return_counts=True)
-    pi = self.expected_draws()[places]
+    places, counts = self._drawn(round_num)
+    pi = np.asarray(self.expected_draws(), np.float64)
+    if pi.shape != self.shares.shape:
+      raise ValueError(
+        f'expected_draws() must have the shape {self.shares.shape}, found'
+        f' {pi.shape}.'
+      )
+    _check_values('expected_draws()', pi)
+    if abs(pi.sum() - self._num_draws) > 1e-6 * self._num_draws:
+      raise ValueError(
+        'expected_draws() must sum to the expected number of draws,'
+        f' {self._num_draws}, found {pi.sum()}.'
+      )
+    pi = pi[places]
+    if not pi.all():
+      raise ValueError(
+        'expected_draws() must be above 0 for each client that draw() returns,'
+        f' found 0 for the client {self.client_ids[places[np.argmin(pi)]]!r}.'
+      )
     return Cohort(self._ids(places), pi, counts / pi)
 
   def observe(
@@ -202,7 +220,8 @@ class CohortSampler(abc.ABC):
       state: A `state` of a sampler with the same arguments.
 
     Raises:
-      ValueError: If the names or shapes of the arrays are not those of `state`.
+      ValueError: If the names or shapes of the arrays are not those of `state`,
+        or their values are out of range.
     """
     found, expected = (
       {name: np.shape(array) for name, array in s.items()}
@@ -212,6 +231,8 @@ class CohortSampler(abc.ABC):
       raise ValueError(
         f'state must have arrays of the shapes {expected}, found {found}.'
       )
+    for name, array in state.items():
+      _check_values(f'state[{name!r}]', np.asarray(array, np.float64))
 
   def generator(self, round_num: int) -> np.random.Generator:
     """Returns the generator of a round's draws, for `draw`."""
@@ -220,9 +241,24 @@ class CohortSampler(abc.ABC):
   def _ids(self, places) -> tuple[str, ...]:
     return tuple(self.client_ids[place] for place in places)
 
+  def _drawn(self, round_num):
+    """Returns the places of the clients drawn, and how often each is drawn."""
+    draws, num_clients = np.asarray(self.draw(round_num)), len(self.client_ids)
+    is_valid = (
+      draws.ndim == 1
+      and (draws.size == 0 or np.issubdtype(draws.dtype, np.integer))
+      and np.all((draws >= 0) & (draws < num_clients))
+    )
+    if not is_valid:
+      raise ValueError(
+        'draw() must return a 1-D array of integers from 0 to'
+        f' {num_clients - 1}, places in client_ids, found {draws!r}.'
+      )
+    return np.unique(draws.astype(np.int64), return_counts=True)
+
   def _observed(self, round_num, client_ids, norms):
     """Checks an observation; returns places, draws and a_i = (lambda_i g)^2."""
-    places, counts = np.unique(self.draw(round_num), return_counts=True)
+    places, counts = self._drawn(round_num)
     if tuple(client_ids) != self._ids(places):
       raise ValueError(
         f'client_ids must be the cohort of round {round_num} in the state of'
@@ -234,9 +270,11 @@ class CohortSampler(abc.ABC):
         f'norms must have one entry for each of the {places.size} clients,'
         f' found the shape {norms.shape}.'
       )
-    if not (np.isfinite(norms) & (norms >= 0)).all():
-      raise ValueError(f'norms must be finite and at least 0, found {norms}.')
-    return places, counts, (self.shares[places] * norms) ** 2
+    _check_values('norms', norms)
+    with np.errstate(over='ignore'):
+      squares = (self.shares[places] * norms) ** 2
+    _check_values('the squares of lambda_i times norms', squares)
+    return places, counts, squares
 
 
 class UniformCohorts(CohortSampler):
@@ -428,10 +466,13 @@ class OsmdCohorts(CohortSampler):
 
   The source's eta depends on quantities that are not known in advance, and its
   Adaptive-OSMD runs many eta at once. This class has one. The default is eta =
-  K^2 alpha^3 / (N^3 a), with the largest a_i of the first round whose norms are
-  not all 0 as a: since p_i >= alpha / N, a client that is drawn once and has
-  a_i <= a multiplies its p_i by at most e. This is the scale of the source's
-  grid of step sizes, without its factor of order sqrt(log N / T).
+  K^2 alpha^3 / (N^3 a), with the largest a_i of this round and all before it as
+  a: since p_i >= alpha / N and a_i <= a, a client that is drawn once multiplies
+  its p_i by at most e. This is the scale of the source's grid of step sizes,
+  without its factor of order sqrt(log N / T). (With a of the first round alone,
+  eta would be far too large where few clients have most of the examples and the
+  first cohort has none of them. The sampling variance then exceeds that of
+  uniform sampling.)
 
   Source: OSMD Sampler of Zhao et al., *Adaptive Client Sampling in Federated
   Learning via Online Learning with Bandit Feedback*, 2021 (JMLR 2025).
@@ -465,9 +506,8 @@ class OsmdCohorts(CohortSampler):
     """
     super().__init__(client_weights, clients_per_round, seed)
     self._alpha = arguments.check_fraction('alpha', alpha)
-    if eta is not None:
-      eta = arguments.check_positive('eta', eta)
-    self._eta = np.float64(0 if eta is None else eta)
+    self._eta = None if eta is None else arguments.check_positive('eta', eta)
+    self._largest = np.float64(0)
     num_clients = len(self.client_ids)
     self._p = np.full(num_clients, 1 / num_clients)
 
@@ -478,26 +518,32 @@ class OsmdCohorts(CohortSampler):
     places, counts, squares = self._observed(round_num, client_ids, norms)
     if not squares.any():
       return
-    k, num_clients = self._num_draws, len(self.client_ids)
-    if self._eta == 0:
-      self._eta = k**2 * (self._alpha / num_clients) ** 3 / squares.max()
+    floor = self._alpha / len(self.client_ids)
+    self._largest = np.maximum(self._largest, squares.max())
+    if self._eta is None:
+      steps = squares / self._largest * (floor / self._p[places]) ** 3
+    else:
+      steps = self._eta * squares / (self._num_draws**2 * self._p[places] ** 3)
     log_p = np.log(self._p)
-    log_p[places] += (
-      self._eta * counts * squares / (k**2 * self._p[places] ** 3)
-    )
+    log_p[places] += counts * steps
     # Only ratios matter, and the largest must not overflow.
-    self._p = project_onto_floor(
-      np.exp(log_p - log_p.max()), self._alpha / num_clients
-    )
+    self._p = project_onto_floor(np.exp(log_p - log_p.max()), floor)
 
   @property
   def state(self):
-    return {'p': self._p.copy(), 'eta': np.asarray(self._eta)}
+    return {'p': self._p.copy(), 'largest': np.asarray(self._largest)}
 
   def restore(self, state):
     super().restore(state)
-    self._p = np.array(state['p'], np.float64)
-    self._eta = np.float64(state['eta'])
+    p = np.array(state['p'], np.float64)
+    floor = self._alpha / p.size
+    if p.min() < floor * (1 - 1e-9) or abs(p.sum() - 1) > 1e-9:
+      raise ValueError(
+        f"state['p'] must sum to 1 and be at least alpha / N = {floor}, found"
+        f' the sum {p.sum()} and the minimum {p.min()}.'
+      )
+    self._p = p
+    self._largest = np.float64(state['largest'])
 
   def draw(self, round_num):
     points = self.generator(round_num).random(self._num_draws)
@@ -520,8 +566,8 @@ class KVibCohorts(CohortSampler):
   theta = (N / (T K))^(1/3) for T rounds, or 0.3 for N > T, as in the source's
   experiments. gamma = G^2 N / (K theta) with the
   bound G of lambda_i ||U_i||. G is not known in advance, and the source does
-  not say how to choose it: this class takes the largest lambda_i ||U_i|| of the
-  first cohort whose norms are not all 0. Until then p_i = K / N.
+  not say how to choose it: this class takes the largest lambda_i ||U_i|| so
+  far, of all rounds. As long as it is 0, p_i = K / N.
 
   (The authors' program takes omega_i + gamma without the square root as the
   norms, and its Eq. (7) scales one client too many, so that a probability can
@@ -561,17 +607,22 @@ class KVibCohorts(CohortSampler):
     self.theta = 0.3
     if num_clients <= total_rounds:
       self.theta = (num_clients / (total_rounds * self._num_draws)) ** (1 / 3)
-    if gamma is not None:
-      gamma = arguments.check_positive('gamma', gamma)
-    self._gamma = np.float64(0 if gamma is None else gamma)
+    self._gamma = (
+      None if gamma is None else arguments.check_positive('gamma', gamma)
+    )
+    self._largest = np.float64(0)
     self._omega = np.zeros(num_clients)
 
   def expected_draws(self):
-    uniform = self._num_draws / len(self.client_ids)
-    if self._gamma == 0:
-      return np.full(len(self.client_ids), uniform)
+    num_clients = len(self.client_ids)
+    uniform = self._num_draws / num_clients
+    gamma = self._gamma
+    if gamma is None:
+      gamma = self._largest * num_clients / (self._num_draws * self.theta)
+    if gamma == 0:
+      return np.full(num_clients, uniform)
     p = probabilities.optimal_probabilities(
-      np.sqrt(self._omega + self._gamma), self._num_draws
+      np.sqrt(self._omega + gamma), self._num_draws
     )
     return (1 - self.theta) * p + self.theta * uniform
 
@@ -579,20 +630,17 @@ class KVibCohorts(CohortSampler):
     places, _, squares = self._observed(round_num, client_ids, norms)
     if not squares.any():
       return
-    pi = self.expected_draws()[places]
-    if self._gamma == 0:
-      ratio = len(self.client_ids) / (self._num_draws * self.theta)
-      self._gamma = squares.max() * ratio
-    self._omega[places] += squares / pi
+    self._omega[places] += squares / self.expected_draws()[places]
+    self._largest = np.maximum(self._largest, squares.max())
 
   @property
   def state(self):
-    return {'omega': self._omega.copy(), 'gamma': np.asarray(self._gamma)}
+    return {'omega': self._omega.copy(), 'largest': np.asarray(self._largest)}
 
   def restore(self, state):
     super().restore(state)
     self._omega = np.array(state['omega'], np.float64)
-    self._gamma = np.float64(state['gamma'])
+    self._largest = np.float64(state['largest'])
 
   def draw(self, round_num):
     coins = self.generator(round_num).random(len(self.client_ids))
@@ -623,6 +671,14 @@ def project_onto_floor(values: np.ndarray, floor: float) -> np.ndarray:
   above = factors * ascending >= floor
   above[-1] = True
   return np.maximum(factors[np.argmax(above)] * values, floor)
+
+
+def _check_values(name: str, values: np.ndarray) -> None:
+  is_valid = np.isfinite(values) & (values >= 0)
+  if not is_valid.all():
+    raise ValueError(
+      f'{name} must be finite and at least 0, found {values[~is_valid][0]}.'
+    )
 
 
 def _clients_at(points: np.ndarray, weights: np.ndarray) -> np.ndarray:

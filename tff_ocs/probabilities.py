@@ -208,11 +208,15 @@ def _threshold_of_costs(keys: np.ndarray, costs: np.ndarray, budget: float):
   # All clients with p_i = 1 together cost less than the budget, so that only
   # the largest keys need a look. Sums are as in `_thresholds`, bit for bit.
   num_others = keys.size - 1 - np.sum(np.cumsum(np.sort(costs)) < budget)
+  num_others = max(num_others, 0)
   others, candidates = np.split(costs * keys, [num_others])
   keys, costs = keys[num_others:], costs[num_others:]
   sums = np.cumsum(candidates, dtype=np.longdouble) + others.sum()
   left = budget - (np.cumsum(costs[::-1])[::-1] - costs)
-  last = np.flatnonzero((left > 0) & (left * keys <= sums))[-1]
+  # Where the one before has nothing left, left <= c_i and the condition holds;
+  # rounding must not decide that it does not.
+  is_first = np.concatenate([[0.0], left[:-1]]) <= 0
+  last = np.flatnonzero((left > 0) & (is_first | (left * keys <= sums)))[-1]
   return np.float64(sums[last] / left[last])
 
 

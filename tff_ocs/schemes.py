@@ -501,7 +501,7 @@ class ThresholdSampling(SamplingScheme):
     *,
     eta: float = 0.3,
     c: float = 3.0,
-    first_cohort_size: Optional[int] = None,
+    first_cohort_size: Optional[float] = None,
     initial_threshold: Optional[float] = None,
   ):
     """Initializes `ThresholdSampling`.
@@ -516,7 +516,8 @@ class ThresholdSampling(SamplingScheme):
         the same cohort would keep at least m / c. Lower it if a burst is
         followed by rounds without participants; raise it if bursts last.
       first_cohort_size: The size n_0 of the first cohort, of which each client
-        with u_i > 0 then sends with probability min(m / n_0, 1).
+        with u_i > 0 then sends with probability min(m / n_0, 1). With costs,
+        a client counts as c_i clients, so that it is the sum of their costs.
       initial_threshold: A first value of tau, above 0, for example that of a
         former run. One that is wrong by a factor of 10 costs two rounds.
 
@@ -540,7 +541,7 @@ class ThresholdSampling(SamplingScheme):
       )
     self._first_probability = 0.0
     if first_cohort_size is not None:
-      size = arguments.check_integer('first_cohort_size', first_cohort_size)
+      size = arguments.check_positive('first_cohort_size', first_cohort_size)
       self._first_probability = min(self.expected_clients / size, 1.0)
     self._initial_threshold = 0.0
     if initial_threshold is not None:
@@ -945,9 +946,12 @@ def _threshold(keys, costs, expected_clients: float):
   num_below_1 = expected_clients - tf.cumsum(
     costs, exclusive=True, reverse=True
   )
-  holds = tf.logical_and(num_below_1 > 0, num_below_1 * ascending <= sums)
-  # The thresholds at which the condition holds; Eq. (7) takes the last, which
-  # exists for m < n.
+  # Where the one before has nothing left, the condition holds; with costs,
+  # rounding must not decide that it does not.
+  is_first = tf.concat([[0.0], num_below_1[:-1]], 0) <= 0
+  fits = tf.logical_or(is_first, num_below_1 * ascending <= sums)
+  holds = tf.logical_and(num_below_1 > 0, fits)
+  # The thresholds at which the condition holds; Eq. (7) takes the last.
   thresholds = tf.boolean_mask(sums / num_below_1, holds)
   return tf.cond(
     tf.reduce_sum(costs) <= expected_clients,
