@@ -97,7 +97,6 @@ METHODS = {
   ),
 }
 _TARGET = 0.85
-_EVALUATION = 1 / 3  # Of a training step, as in the model of the devices.
 # The costs of a run.
 COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
 _RUNS = 'compare_runs.csv'
@@ -207,13 +206,10 @@ def _tuning_jobs(values, extra_flags):
 def read_costs(run: runs.Run) -> pd.DataFrame:
   """The `COSTS` of a run up to and including each round, by its number."""
   metrics = run.metrics
-  epochs = int(run.settings.to_json().get('client_epochs', 1))
-  examples = epochs * metrics['cohort_examples']
-  examples += _EVALUATION * metrics['candidate_examples']
   return pd.DataFrame(
     {
       'bits': metrics['cumulative_uplink_bits'].astype(float),
-      'examples': examples.cumsum(),
+      'examples': metrics['simulated_examples'].cumsum(),
       'seconds': metrics['simulated_seconds'].cumsum(),
       'uplink_seconds': metrics['simulated_uplink_seconds'].cumsum(),
     }

@@ -47,11 +47,12 @@ def plot_costs(
   """Draws what each method needs to reach an accuracy for good, in a row each.
 
   The panels are of the uplink bits, the clients' compute, the simulated time
-  and the final error, 1 minus the accuracy: in each of them left is better. All
-  axes are logarithmic; an error of zero is not drawn. A filled marker is the mean over the seeds, and small
-  points are single seeds. A line begins with a bar at the mean of the first
-  hits, if all seeds have one. A method that a seed has not brought to the
-  accuracy for good has no mean, but an open marker at the right edge.
+  and the final error, 1 minus the accuracy: in each of them left is better.
+  All axes are logarithmic; an error of zero is not drawn. A filled marker is
+  the mean over the seeds, and small points are single seeds. A line begins
+  with a bar at the mean of the first hits, if all seeds have one. A method
+  that a seed has not brought to the accuracy for good has no mean, but an
+  open marker at the right edge.
 
   Args:
     of_runs: The table compare_runs.csv of `experiments.compare`.

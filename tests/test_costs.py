@@ -110,7 +110,7 @@ def test_first_round_of_threshold_keeps_the_budget():
 
 
 # Sums of the same costs in another order differ in the last digits, by which
-# of these budgets had no threshold.
+# some of these budgets had no threshold.
 @pytest.mark.parametrize('code', ['numpy', 'tensorflow'])
 def test_budgets_that_are_sums_of_costs(code):
   rng = np.random.default_rng(0)

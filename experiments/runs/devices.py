@@ -8,11 +8,15 @@ from log-normal distributions by its id. Each step of a round's protocol
     ends when the last client has done both, or trained if it does not send.
 *   OCS and AOCS wait for all clients before each exchange of scalars, and so
     before the first upload: 1 exchange with OCS, 1 + j with AOCS.
+*   With uniform sampling, clients toss their coins first, and those that will
+    not send do not train.
 *   Power-of-Choice waits for the losses of its candidates before the cohort
     trains. A loss costs a third of a training step, which goes forwards and
     backwards.
 
-Nobody waits for a client that is lost, see --dropout_rate.
+Nobody waits for a client that is lost, see --dropout_rate. A latency passes
+with the model on its way to a client, and two with each exchange of scalars,
+also of losses.
 
 The medians of the links, the fixed time of a round and the factor 7 of compute
 are those that Wang et al., *A Field Guide to Federated Optimization*, 2021,
@@ -29,6 +33,7 @@ percentile, and the latency, 0.1 s with sigma = 0.7, are assumptions.
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +48,21 @@ _FIXED_SECONDS = 10.0
 _EVALUATION = 1 / 3  # Of a training step.
 # The devices are the same in all runs, whatever their seed.
 _SEED = 20210714
+
+
+class RoundCosts(NamedTuple):
+  """What a round costs on the clients' devices.
+
+  Attributes:
+    seconds: How long the round takes; 0 if nobody trains.
+    uplink_seconds: The seconds for which clients send updates, all together.
+    examples: The examples on which clients compute: each of them once an epoch,
+      and a third of those of candidates.
+  """
+
+  seconds: float
+  uplink_seconds: float
+  examples: float
 
 
 class Devices:
@@ -72,60 +92,52 @@ class Devices:
     bytes_per_update = bits_per_update / 8
     self._down = bytes_per_update / draw(0, _DOWN_BYTES_PER_SECOND)
     self._up = bytes_per_update / draw(1, _UP_BYTES_PER_SECOND)
-    self._pass = draw(2, _SECONDS_PER_EXAMPLE) * list(num_examples.values())
+    self._num_examples = np.array(list(num_examples.values()), np.int64)
+    self._pass = draw(2, _SECONDS_PER_EXAMPLE) * self._num_examples
     self._epochs = epochs
     self._latency = draw(3, _LATENCY_SECONDS)
     self.uplink_seconds = dict(zip(num_examples, self._up))
 
-  def round_seconds(
+  def simulate(
     self,
     client_ids: Sequence[str],
     sends: Sequence[bool],
     *,
     exchanges: int,
     candidates: Sequence[str] = (),
-  ) -> float:
-    """Returns the time of a round.
+  ) -> RoundCosts:
+    """Returns what a round costs.
 
     Args:
-      client_ids: The clients of the cohort.
+      client_ids: The clients that train.
       sends: Whether each of them sends its update.
       exchanges: How often all clients report scalars and wait for an answer,
         between training and the upload.
       candidates: The clients that report their losses before the cohort trains.
-
-    Returns:
-      Seconds; 0 for an empty cohort.
     """
-    places = self._find(client_ids)
+    places, candidates = self._find(client_ids), self._find(candidates)
+    examples = float(
+      self._epochs * self._num_examples[places].sum()
+      + _EVALUATION * self._num_examples[candidates].sum()
+    )
     if places.size == 0:
-      return 0.0
+      return RoundCosts(0.0, 0.0, examples)
     seconds = _FIXED_SECONDS
     down = self._down[places]
-    if candidates:
-      before = self._find(candidates)
-      evaluation = _EVALUATION * self._pass[before]
-      seconds += np.max(self._latency[before] + self._down[before] + evaluation)
+    if candidates.size:
+      evaluation = _EVALUATION * self._pass[candidates]
+      seconds += np.max(
+        2 * self._latency[candidates] + self._down[candidates] + evaluation
+      )
       down = 0.0  # The cohort's clients have the model already.
     trained = self._latency[places] + down + self._epochs * self._pass[places]
     uploads = np.where(sends, self._up[places], 0.0)
     if exchanges == 0:
-      return float(seconds + np.max(trained + uploads))
-    round_trip = 2 * np.max(self._latency[places])
-    return float(
-      seconds + np.max(trained) + exchanges * round_trip + np.max(uploads)
-    )
-
-  def sum_uplinks(
-    self, client_ids: Sequence[str], sends: Sequence[bool]
-  ) -> float:
-    """Returns the seconds for which the clients that send occupy their links.
-
-    Args:
-      client_ids: The clients of the cohort.
-      sends: Whether each of them sends its update.
-    """
-    return float(np.sum(self._up[self._find(client_ids)], where=sends))
+      seconds += np.max(trained + uploads)
+    else:
+      round_trip = 2 * np.max(self._latency[places])
+      seconds += np.max(trained) + exchanges * round_trip + np.max(uploads)
+    return RoundCosts(float(seconds), float(np.sum(uploads)), examples)
 
   def _find(self, client_ids):
     return np.array([self._places[i] for i in client_ids], np.int64)

@@ -374,9 +374,10 @@ def _define_validation(define):
   define.bool(
     'simulate_devices',
     False,
-    'Record how long each round would take on phones, in simulated_seconds of'
-    ' metrics.csv, see experiments/runs/devices.py. Updates count as'
-    ' uncompressed.',
+    'Record what each round would cost on phones, in the columns of'
+    ' metrics.csv whose names begin with simulated_: how long it takes, how'
+    ' long uplinks are in use, and on how many examples clients compute, see'
+    ' experiments/runs/devices.py. Updates count as uncompressed.',
   )
 
 
@@ -471,6 +472,7 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       f' --sampling={", ".join(SAMPLINGS)}, found --sampling={values.sampling}.'
     )
   _check_single(values)
+  _check_devices(values)
   if values.rounds_per_client_eval is not None and not values.evaluate_clients:
     raise SettingError(
       f'--rounds_per_client_eval={values.rounds_per_client_eval} needs'
@@ -503,6 +505,26 @@ def _check_single(values):
     raise SettingError(f'{given[0]} cannot be combined with {given[1]}.')
   if given and values.availability is None and values.algorithm == 'dsgd':
     raise SettingError(f'{given[0]} needs --algorithm=fedavg.')
+
+
+def _check_devices(values):
+  """Raises a `SettingError` if the model of devices does not fit the round."""
+  if not values.simulate_devices:
+    return
+  if values.sampling not in SAMPLINGS:
+    raise SettingError(
+      f'--simulate_devices needs --sampling={", ".join(SAMPLINGS)}, found'
+      f' --sampling={values.sampling}: how often its clients wait for each'
+      ' other is not known.'
+    )
+  if values.algorithm == 'dsgd':
+    raise SettingError('--simulate_devices needs --algorithm=fedavg.')
+  if values.availability is not None:
+    raise SettingError(
+      '--simulate_devices cannot be combined with'
+      f' --availability={values.availability}: which clients are available, so'
+      ' that others wait for them, is not recorded.'
+    )
 
 
 def check_training(values: flags.FlagValues) -> None:

@@ -115,15 +115,10 @@ def train(
       if client_record is not None:
         client_record.count(cohort, rows)
       if devices is not None:
-        sends = rows[:, 2] > 0
-        metrics['simulated_uplink_seconds'] = devices.sum_uplinks(
-          cohort.client_ids, sends
-        )
-        metrics['simulated_seconds'] = devices.round_seconds(
-          cohort.client_ids,
-          sends,
-          exchanges=_count_exchanges(name, metrics['num_iterations']),
-          candidates=cohort.candidates,
+        costs = _simulate(devices, name, cohort, rows, metrics)
+        metrics.update(
+          (f'simulated_{cost}', value)
+          for cost, value in costs._asdict().items()
         )
     metrics['candidate_examples'] = sum(
       task.train.num_examples[i] for i in cohort.candidates
@@ -164,11 +159,18 @@ def train(
   folder.finish(state.weights)
 
 
-def _count_exchanges(sampling, num_iterations):
-  """How often clients wait for the others between training and upload."""
-  if sampling == 'ocs':
-    return 1
-  return 1 + num_iterations if sampling == 'aocs' else 0
+def _simulate(devices, sampling, cohort, rows, metrics):
+  """What the round costs, by the protocol of the sampling."""
+  sends = rows[:, 2] > 0
+  # With uniform sampling, clients toss their coins before they train.
+  trains = sends if sampling == 'uniform' else np.ones_like(sends)
+  exchanges = {'ocs': 1, 'aocs': 1 + metrics['num_iterations']}
+  return devices.simulate(
+    [i for i, does in zip(cohort.client_ids, trains) if does],
+    sends[trains],
+    exchanges=exchanges.get(sampling, 0),
+    candidates=cohort.candidates,
+  )
 
 
 def _remember(memories):

@@ -200,8 +200,7 @@ def test_costs_are_those_of_a_lasting_accuracy_and_of_the_first_hit(
       'round': [0, 1, 2, 3],
       'validation_accuracy': accuracies,
       'cumulative_uplink_bits': [1, 2, 3, 4],
-      'cohort_examples': 10,
-      'candidate_examples': 3,
+      'simulated_examples': 11,
       'simulated_seconds': 0.1,
       'simulated_uplink_seconds': 0.2,
     }

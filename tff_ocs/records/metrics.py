@@ -121,6 +121,13 @@ COLUMNS = {
     ' it is, on average, at most that of m clients drawn at random. Only with'
     ' `--simulate_devices`.',
   ),
+  'simulated_examples': Column(
+    'examples',
+    'The examples on which clients would compute in the round, once an epoch,'
+    ' by the same model: not those of clients that know before they train that'
+    ' they will not send (uniform sampling), and a third of those on which'
+    ' candidates evaluate. Only with `--simulate_devices`.',
+  ),
   'validation_accuracy': Column(
     'ratio in [0, 1]',
     'The fraction of the validation labels that the weights after the round'

@@ -153,6 +153,18 @@ def test_sampler_and_scheme_combine(tmp_path):
       '--dropout_rate=0.1 needs --algorithm=fedavg',
     ),
     (
+      ['--simulate_devices', '--availability=0.5'],
+      '--simulate_devices cannot be combined with --availability=0.5',
+    ),
+    (
+      ['--simulate_devices', '--algorithm=dsgd'],
+      '--simulate_devices needs --algorithm=fedavg',
+    ),
+    (
+      ['--simulate_devices', '--sampling=my_code.py:build'],
+      'needs --sampling=full, .* found --sampling=my_code.py:build',
+    ),
+    (
       ['--num_candidates=5'],
       'needs --cohort_sampler=power_of_choice',
     ),

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments.runs import cohorts
 from experiments.runs import devices as devices_lib
+from experiments.runs import training
 
 SIZES = {f'c{k}': 10 + k for k in range(2000)}
 BITS = 8 * 10**6  # 1 MB.
@@ -12,6 +14,12 @@ BITS = 8 * 10**6  # 1 MB.
 @pytest.fixture(scope='module')
 def devices():
   return devices_lib.Devices(SIZES, BITS)
+
+
+def _seconds(devices, client_ids, sends, exchanges=0, candidates=()):
+  return devices.simulate(
+    client_ids, sends, exchanges=exchanges, candidates=candidates
+  ).seconds
 
 
 def test_links_have_the_published_median_and_spread(devices):
@@ -25,15 +33,13 @@ def test_links_have_the_published_median_and_spread(devices):
 def test_devices_depend_on_the_id_alone(devices):
   other = devices_lib.Devices({'c7': SIZES['c7'], 'x': 3}, BITS)
   assert other.uplink_seconds['c7'] == devices.uplink_seconds['c7']
-  assert other.round_seconds(['c7'], [True], exchanges=0) == (
-    devices.round_seconds(['c7'], [True], exchanges=0)
-  )
+  assert _seconds(other, ['c7'], [True]) == _seconds(devices, ['c7'], [True])
 
 
 def _parts(devices, name):
   """The time of a client alone: training, and its upload."""
-  trained = devices.round_seconds([name], [False], exchanges=0)
-  return trained, devices.round_seconds([name], [True], exchanges=0) - trained
+  trained = _seconds(devices, [name], [False])
+  return trained, _seconds(devices, [name], [True]) - trained
 
 
 def test_one_round_trip_waits_for_the_slowest_sum(devices):
@@ -43,8 +49,7 @@ def test_one_round_trip_waits_for_the_slowest_sum(devices):
   assert trainer != uploader
   names = [trainer, uploader]
   for sends in ([True, True], [False, True], [True, False]):
-    seconds = devices.round_seconds(names, sends, exchanges=0)
-    assert seconds == pytest.approx(
+    assert _seconds(devices, names, sends) == pytest.approx(
       max(
         trained + is_sent * upload
         for is_sent, (trained, upload) in zip(sends, map(parts.get, names))
@@ -56,29 +61,67 @@ def test_exchanges_wait_for_all_clients_before_the_first_upload(devices):
   names = ['c1', 'c2', 'c3']
   parts = np.array([_parts(devices, name) for name in names])
   barrier, twice = (
-    devices.round_seconds(names, [True] * 3, exchanges=k) for k in (1, 2)
+    _seconds(devices, names, [True] * 3, exchanges=k) for k in (1, 2)
   )
   round_trip = twice - barrier
   assert round_trip > 0
   assert barrier - round_trip == pytest.approx(sum(parts.max(axis=0)))
-  assert barrier > devices.round_seconds(names, [True] * 3, exchanges=0)
+  assert barrier > _seconds(devices, names, [True] * 3)
 
 
 def test_uplinks_of_those_that_send_are_added_up(devices):
   up = devices.uplink_seconds
-  assert devices.sum_uplinks(
-    ['c1', 'c2', 'c3'], np.array([True, False, True])
-  ) == pytest.approx(up['c1'] + up['c3'])
-  assert devices.sum_uplinks([], np.array([], bool)) == 0
+  costs = devices.simulate(
+    ['c1', 'c2', 'c3'], np.array([True, False, True]), exchanges=1
+  )
+  assert costs.uplink_seconds == pytest.approx(up['c1'] + up['c3'])
+
+
+def test_nobody_trains(devices):
+  assert devices.simulate([], [], exchanges=2) == (0, 0, 0)
 
 
 def test_candidates_take_a_step_of_their_own(devices):
-  plain = devices.round_seconds(['c1'], [True], exchanges=0)
-  more = devices.round_seconds(
+  plain = devices.simulate(['c1'], [True], exchanges=0)
+  more = devices.simulate(
     ['c1'], [True], exchanges=0, candidates=['c1', 'c5', 'c9']
   )
-  assert more > plain
-  assert devices.round_seconds([], [], exchanges=0) == 0
+  assert more.seconds > plain.seconds
+  assert plain.examples == SIZES['c1']
+  assert more.examples == pytest.approx(
+    SIZES['c1'] + (SIZES['c1'] + SIZES['c5'] + SIZES['c9']) / 3
+  )
+
+
+# Columns: the place, the norm, and whether the client sent.
+ROWS = np.array([[0, 1, 1], [1, 1, 0], [2, 1, 1]], np.float32)
+
+
+@pytest.mark.parametrize(
+  ('sampling', 'trains', 'exchanges'),
+  [
+    ('full', ['c1', 'c2', 'c3'], 0),
+    ('threshold', ['c1', 'c2', 'c3'], 0),
+    ('ocs', ['c1', 'c2', 'c3'], 1),
+    ('aocs', ['c1', 'c2', 'c3'], 4),
+    # The coins of uniform sampling do not depend on the updates.
+    ('uniform', ['c1', 'c3'], 0),
+  ],
+)
+def test_who_trains_and_who_waits(devices, sampling, trains, exchanges):
+  cohort = cohorts.Round(['c1', 'c2', 'c3'], [], 0.0)
+  sends = [name != 'c2' for name in trains]
+  assert training._simulate(
+    devices, sampling, cohort, ROWS, {'num_iterations': 3}
+  ) == devices.simulate(trains, sends, exchanges=exchanges)
+  nobody = ROWS * [1, 1, 0]
+  costs = training._simulate(
+    devices, sampling, cohort, nobody, {'num_iterations': 3}
+  )
+  assert costs.uplink_seconds == 0
+  assert (
+    (costs.seconds == 0) == (costs.examples == 0) == (sampling == 'uniform')
+  )
 
 
 def test_epochs_are_of_the_training_but_not_of_the_candidates():
@@ -87,7 +130,7 @@ def test_epochs_are_of_the_training_but_not_of_the_candidates():
   )
   seconds, candidate = (
     [
-      of.round_seconds(['a'], [False], exchanges=0, candidates=candidates)
+      _seconds(of, ['a'], [False], candidates=candidates)
       for of in (once, thrice, devices_lib.Devices({'a': 0}, BITS))
     ]
     for candidates in ((), ('a',))
@@ -96,13 +139,15 @@ def test_epochs_are_of_the_training_but_not_of_the_candidates():
   assert seconds[1] - seconds[0] == pytest.approx(2 * one_pass)
   assert candidate[1] - candidate[0] == pytest.approx(2 * one_pass)
   assert candidate[0] - candidate[2] == pytest.approx((1 + 1 / 3) * one_pass)
+  costs = devices_lib.Devices({'a': 1000}, BITS, 3).simulate(
+    ['a'], [True], exchanges=0, candidates=['a']
+  )
+  assert costs.examples == pytest.approx(3000 + 1000 / 3)
 
 
 def test_time_grows_with_the_examples():
   small, large = (
-    devices_lib.Devices({'a': n}, BITS).round_seconds(
-      ['a'], [False], exchanges=0
-    )
+    _seconds(devices_lib.Devices({'a': n}, BITS), ['a'], [False])
     for n in (0, 1000)
   )
   # 7 x 0.56 ms an example is the median.
