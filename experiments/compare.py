@@ -20,9 +20,13 @@ the mean over the last three evaluations, since the accuracies of some methods
 go up and down. Then each method is run with --repeats seeds. Flags after `--`
 go to each run.
 
-The runs and then the results, compare.csv with a row for each method,
-compare_runs.csv with a row for each run, compare.md, compare.png and
-compare.pdf, are written below --output_dir. Finished runs are not repeated.
+A method of --methods can also be PATH.py:FUNCTION, a cohort sampler of your own
+(docs/samplers.md).
+
+The runs and then the results are written below --output_dir: compare_tuning.csv
+with the accuracy of each step size, compare_runs.csv with a row for each run,
+and compare.csv, compare.md, compare.png and compare.pdf with one for each
+method. They have the methods of this command. Finished runs are not repeated.
 `plots.clients` draws how well the methods serve single clients, schemes and
 cohort samplers apart.
 """
@@ -40,6 +44,7 @@ from experiments import tune
 from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
+from experiments.runs import user_code
 from plots import measures
 from plots import tables
 from programs import definer
@@ -68,28 +73,20 @@ METHODS = {
     '--clients_per_round={n}',
   ),
   **{
-    sampler: (
+    method: (
       '--sampling=full',
       f'--cohort_sampler={sampler}',
       '--clients_per_round={m}',
     )
-    for sampler in ('multinomial', 'clustered', 'power_of_choice')
+    for method, sampler in (
+      ('multinomial', 'multinomial'),
+      ('clustered', 'clustered'),
+      ('power_of_choice', 'power_of_choice'),
+      ('uniform_cohorts', 'uniform'),
+      ('osmd', 'osmd'),
+      ('kvib', 'kvib'),
+    )
   },
-  'uniform_cohorts': (
-    '--sampling=full',
-    '--cohort_sampler=uniform',
-    '--clients_per_round={m}',
-  ),
-  'osmd': (
-    '--sampling=full',
-    '--cohort_sampler=osmd',
-    '--clients_per_round={m}',
-  ),
-  'kvib': (
-    '--sampling=full',
-    '--cohort_sampler=kvib',
-    '--clients_per_round={m}',
-  ),
   'multinomial_threshold': (
     '--sampling=threshold',
     '--cohort_sampler=multinomial',
@@ -100,6 +97,7 @@ _TARGET = 0.85
 # The costs of a run.
 COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
 _RUNS = 'compare_runs.csv'
+_TUNING = 'compare_tuning.csv'
 _HOLDOUT_FRACTION = 0.1
 _ROUNDS_PER_TUNING_EVAL = 5
 _TUNING_EVALS = 3  # The last ones, of which the mean counts.
@@ -139,12 +137,21 @@ def build_job(
 ) -> job_lib.Job:
   """The job of one run, without what tuning or the comparison adds."""
   n, m = values.clients_per_round, values.expected_clients
+  name, flags_of_method = method, METHODS.get(method)
+  if flags_of_method is None:  # A sampler of the user's own.
+    path, function = user_code.locate('methods', method)
+    name = f'{path.stem}_{function}'
+    flags_of_method = (
+      '--sampling=full',
+      f'--cohort_sampler={campaign_flags.in_full(method)}',
+      '--clients_per_round={m}',
+    )
   return job_lib.Job(
-    name=f'{experiment}_{method}_lr{step_size:g}',
+    name=f'{experiment}_{name}_lr{step_size:g}',
     program='femnist',
     flags=(
       f'--unbalanced_set={experiment.split("_")[1]}',
-      *(flag.format(n=n, m=m) for flag in METHODS[method]),
+      *(flag.format(n=n, m=m) for flag in flags_of_method),
       f'--expected_clients={m}',
       f'--total_rounds={values.total_rounds}',
       # An accuracy that is noticed a round late would distort the costs.
@@ -160,11 +167,15 @@ def build_job(
 
 def choose_step_sizes(
   values: flags.FlagValues, extra_flags: Sequence[str]
-) -> list[Chosen]:
-  """Tries all step sizes of the grid, and chooses one for each method."""
+) -> tuple[list[Chosen], pd.DataFrame]:
+  """Tries all step sizes of the grid, and chooses one for each method.
+
+  Returns:
+    The choices, and a table with the accuracy of all that were tried.
+  """
   jobs_of = _tuning_jobs(values, extra_flags)
   campaign.run_all(list(jobs_of.values()), values, name='compare')
-  outcomes = {}
+  outcomes, rows = {}, []
   for (experiment, method, step_size), job in jobs_of.items():
     run = runs.read_run(pathlib.Path(values.output_dir) / job.name)
     _, accuracies = run.evaluated('validation_accuracy')
@@ -172,6 +183,7 @@ def choose_step_sizes(
       accuracies=(accuracies[-_TUNING_EVALS:].mean(),)
     )
     outcomes.setdefault((experiment, method), []).append(outcome)
+    rows.append((experiment, method, step_size, *outcome.accuracies))
   chosen = [
     Chosen(*key, tune.choose(of_method).step_size)
     for key, of_method in outcomes.items()
@@ -183,7 +195,8 @@ def choose_step_sizes(
         f'{experiment}, {method}: the best step size of --grid, {step_size:g},'
         ' is one of its ends; a wider grid may have a better one.'
       )
-  return chosen
+  columns = [*Chosen._fields, 'holdout_accuracy']
+  return chosen, pd.DataFrame(rows, columns=columns)
 
 
 def _tuning_jobs(values, extra_flags):
@@ -203,9 +216,28 @@ def _tuning_jobs(values, extra_flags):
   }
 
 
+def _final_jobs(chosen, values, extra_flags):
+  """The jobs with a step size that was chosen, by seed."""
+  return [
+    build_job(*chosen, seed, values, extra_flags).extended(
+      '', '--evaluate_clients=true', '--simulate_devices=true'
+    )
+    for seed in range(values.repeats)
+  ]
+
+
 def read_costs(run: runs.Run) -> pd.DataFrame:
-  """The `COSTS` of a run up to and including each round, by its number."""
+  """The `COSTS` of a run up to and including each round, by its number.
+
+  Raises:
+    RunsError: If the run was not made with --simulate_devices.
+  """
   metrics = run.metrics
+  if 'simulated_examples' not in metrics:
+    raise runs.RunsError(
+      f'{run.path} has no simulated_examples; remove this folder to run it'
+      ' again.'
+    )
   return pd.DataFrame(
     {
       'bits': metrics['cumulative_uplink_bits'].astype(float),
@@ -378,18 +410,21 @@ def write_results(output_dir: pathlib.Path, of_runs: pd.DataFrame) -> None:
 def main(argv):
   values = flags.FLAGS
   extra_flags = campaign_flags.extra_flags(argv, values, _RESERVED)
+  n, m = values.clients_per_round, values.expected_clients
+  if m > n:
+    raise job_lib.JobError(
+      f'--expected_clients={m} must be at most --clients_per_round={n}: schemes'
+      ' and cohort samplers would not send as many updates.'
+    )
   _check_data(extra_flags)
-  campaign.check_or_print(
-    list(_tuning_jobs(values, extra_flags).values()), values, extra_flags
+  tuning_jobs = _tuning_jobs(values, extra_flags)
+  campaign.check_or_print(list(tuning_jobs.values()), values, extra_flags)
+  campaign_flags.check_together(
+    _final_jobs(Chosen(*key), values, extra_flags)[0] for key in tuning_jobs
   )
+  all_chosen, tried = choose_step_sizes(values, extra_flags)
   jobs_of = {
-    chosen: [
-      build_job(*chosen, seed, values, extra_flags).extended(
-        '', '--evaluate_clients=true', '--simulate_devices=true'
-      )
-      for seed in range(values.repeats)
-    ]
-    for chosen in choose_step_sizes(values, extra_flags)
+    chosen: _final_jobs(chosen, values, extra_flags) for chosen in all_chosen
   }
   # All of the first seed before those of the second.
   campaign.run_all(
@@ -407,6 +442,8 @@ def main(argv):
     for chosen, of_seeds in jobs_of.items()
     for job in of_seeds
   ]
+  with files.replacing(output_dir / _TUNING) as partial:
+    tried.to_csv(partial, index=False, lineterminator='\n')
   write_results(output_dir, pd.DataFrame(rows))
 
 
@@ -433,7 +470,10 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     ' all clients with all of their examples.',
   )
   define.list(
-    'methods', list(METHODS), f'The methods, some of {",".join(METHODS)}.'
+    'methods',
+    list(METHODS),
+    f'The methods, some of {",".join(METHODS)}, or PATH.py:FUNCTION for a'
+    ' cohort sampler of your own.',
   )
   define.integer(
     'clients_per_round',
@@ -467,13 +507,20 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     'The number of seeds, 0, 1 and so on, of each method.',
     lower_bound=1,
   )
-  for name, allowed in (('experiments', EXPERIMENTS), ('methods', METHODS)):
+  for name, allowed, of_user, is_of_user in (
+    ('experiments', EXPERIMENTS, '', lambda text: False),
+    ('methods', METHODS, ', or PATH.py:FUNCTION', user_code.is_reference),
+  ):
     define.validate(
       name,
-      lambda given, allowed=allowed: (
-        given and len(set(given)) == len(given) and set(given) <= set(allowed)
+      lambda given, allowed=allowed, is_of_user=is_of_user: (
+        given
+        and len(set(given)) == len(given)
+        and all(text in allowed or is_of_user(text) for text in given)
       ),
-      message=f'must be one or more different ones of {",".join(allowed)}',
+      message=(
+        f'must be one or more different ones of {",".join(allowed)}{of_user}'
+      ),
     )
   define.validate(
     'grid',

@@ -550,6 +550,26 @@ def test_kvib_learns_by_its_rule():
   assert cohorts.KVibCohorts(WEIGHTS, 2, 0, total_rounds=4).theta == 0.3
 
 
+# Norms.
+
+
+def test_norms_are_read_in_the_order_of_the_cohort():
+  cohort = cohorts.Cohort(
+    ('b', 'c', 'a'), np.full(3, np.nan), np.array([2.0, 7.0, 0.5])
+  )
+  weights = {**WEIGHTS, 'a': 0}
+  # n_i s_i ||U_i|| for ||U_i|| = 3, 4; the last has no weight.
+  clients = np.array([[1, 2 * 7 * 4, 1], [2, 0, 1], [0, 5 * 2 * 3, 0]])
+  np.testing.assert_allclose(
+    cohorts.read_norms(clients, cohort, weights), [3, 4, 0]
+  )
+  nobody = cohorts.Cohort((), np.zeros(0), np.zeros(0))
+  assert cohorts.read_norms(np.zeros([0, 3]), nobody, weights).shape == (0,)
+  for bad in (clients[:2], clients[:, :2], clients[0], clients[[0, 0, 1]]):
+    with pytest.raises(ValueError, match='a row of 3 entries for each of the'):
+      cohorts.read_norms(bad, cohort, weights)
+
+
 def test_a_cohort_of_coins_can_be_empty():
   sampler = cohorts.KVibCohorts(WEIGHTS, 1, 0, total_rounds=40)
   empty = [r for r in range(100) if not sampler.sample(r).client_ids]

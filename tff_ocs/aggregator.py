@@ -71,8 +71,9 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   *   `norms` (float32, shape [available]), on request: the norms n_i ||U_i|| of
       the available clients, 0 if not finite, in an order that means nothing;
   *   `clients` (float32, shape [cohort_size, 3]), on request: a row for each
-      client, in any order, with its place in the cohort, its norm and 1 if it
-      sent, else 0;
+      client, in any order, with its place in the cohort, its norm n_i ||U_i||
+      (times its scale s_i with `create_for_pool`, see `cohorts.read_norms`) and
+      1 if it sent, else 0;
   *   `clipped`, where one of the sums is a `tff.aggregators.SecureSumFactory`:
       how often clients had something clipped to its bounds (int32), in
       `scalars`, which makes probabilities too large, in `values` and in

@@ -647,6 +647,37 @@ class KVibCohorts(CohortSampler):
     return np.flatnonzero(coins < self.expected_draws())
 
 
+def read_norms(
+  clients: np.ndarray, cohort: Cohort, client_weights: Mapping[str, float]
+) -> np.ndarray:
+  """Returns the norms that `CohortSampler.observe` takes, after a round.
+
+  Args:
+    clients: The measurement `clients` of a `tff_ocs.ClientSamplingFactory` with
+      `reveal_clients=True`, of shape [k, 3] and in any order. Its places are
+      those in the cohort, and its norms n_i s_i ||U_i||.
+    cohort: The `Cohort` of the round, of k clients.
+    client_weights: The weight n_i of each client, by its id.
+
+  Returns:
+    The norms ||U_i|| in the order of the cohort, float64 of shape [k]; 0 for an
+    update that cannot be used, and for a client of weight 0.
+
+  Raises:
+    ValueError: If `clients` has not one row for each place in the cohort.
+  """
+  clients = np.asarray(clients, np.float64)
+  size = len(cohort.client_ids)
+  rows = clients[np.argsort(clients[:, 0])] if clients.ndim == 2 else clients
+  if rows.shape != (size, 3) or not np.array_equal(rows[:, 0], np.arange(size)):
+    raise ValueError(
+      f'clients must have a row of 3 entries for each of the places 0 to'
+      f' {size - 1}, found {clients.tolist()}.'
+    )
+  factors = cohort.scales * [client_weights[i] for i in cohort.client_ids]
+  return np.divide(rows[:, 1], factors, out=np.zeros(size), where=factors > 0)
+
+
 def project_onto_floor(values: np.ndarray, floor: float) -> np.ndarray:
   """Projects onto the probabilities of at least `floor`, in KL divergence.
 

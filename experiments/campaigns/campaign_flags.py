@@ -13,6 +13,7 @@ from absl import flags
 
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
+from experiments.runs import experiment_flags
 from experiments.runs import user_code
 from programs import definer
 
@@ -23,7 +24,14 @@ flags.disclaim_key_flags()
 _RESERVED = ('flagfile', 'output_dir', 'overwrite', 'resume', 'run_name')
 # Flags whose value is, or starts with, the path of a file. Each run is started
 # in the project's root, so a path that exists here is written in full.
-_PATHS = ('availability', 'cache_dir', 'data', 'sampling', 'task')
+_PATHS = (
+  'availability',
+  'cache_dir',
+  'cohort_sampler',
+  'data',
+  'sampling',
+  'task',
+)
 
 
 def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
@@ -162,7 +170,7 @@ def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:
     )
   runs = paper_runs.read(
     values.experiment,
-    [_in_full(method) for method in values.methods],
+    [in_full(method) for method in values.methods],
     expected_clients=(
       values.expected_clients and list(map(float, values.expected_clients))
     ),
@@ -251,13 +259,13 @@ def extra_flags(
       )
     if name in _PATHS:
       value = argument.split('=', 1)[1]
-      given.append(f'--{name}={_in_full(value)}')
+      given.append(f'--{name}={in_full(value)}')
     else:
       given.append(argument)
   return given
 
 
-def _in_full(value: str) -> str:
+def in_full(value: str) -> str:
   """The value of a flag with the absolute path of a file that exists here."""
   text, separator, function = value, '', ''
   if user_code.is_reference(value):
@@ -267,9 +275,10 @@ def _in_full(value: str) -> str:
 
 
 def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
-  """Lets each experiment check the flags of its first job.
+  """Lets each experiment check the flags of its first job, and of all together.
 
-  Otherwise a flag that does not exist would fail in each of the runs.
+  Otherwise a flag that does not exist would fail in each of the runs, and one
+  that contradicts the flags of some runs would fail after those before them.
 
   Raises:
     JobError: If an experiment refuses its flags.
@@ -292,3 +301,23 @@ def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
         message.group(1) if message else result.stdout.strip().split('\n')[-1]
       )
       raise job_lib.JobError(f'experiments.{job.program}: {reason}')
+  check_together(jobs)
+
+
+def check_together(jobs: Sequence[job_lib.Job]) -> None:
+  """Checks that the flags of each job do not contradict each other.
+
+  Raises:
+    JobError: If they do.
+  """
+  for job in jobs:
+    values = flags.FlagValues()
+    experiment_flags.define_common(values)
+    given = [f'--{k}={v}' for k, v in job.values.items() if k in values]
+    values([job.program, *given])
+    try:
+      experiment_flags.check(values)
+    except experiment_flags.SettingError as error:
+      raise job_lib.JobError(
+        f'experiments.{job.program}, {job.name}: {error}'
+      ) from error

@@ -11,6 +11,7 @@ from typing import Optional
 import numpy as np
 
 from experiments.runs import experiment_flags
+from experiments.runs import user_code
 from tff_ocs import cohorts
 from tff_ocs import simple_fedavg
 from tff_ocs.tasks import task as task_lib
@@ -225,11 +226,7 @@ class SamplerSource(Source):
     bits = _BITS * len(clients.candidates)
     if not self._sampler.uses_norms:
       return bits
-    factors = self._cohort.scales * [
-      self._client_weights[i] for i in clients.client_ids
-    ]
-    norms = np.zeros(len(clients.client_ids))
-    np.divide(rows[:, 1], factors, out=norms, where=factors > 0)
+    norms = cohorts.read_norms(rows, self._cohort, self._client_weights)
     self._sampler.observe(round_num, clients.client_ids, norms)
     return bits + _BITS * len(clients.client_ids)
 
@@ -239,6 +236,23 @@ class SamplerSource(Source):
 
   def restore(self, state):
     self._sampler.restore(state)
+
+
+def _check_sampler(name, sampler):
+  """Raises a `UserCodeError` unless it is a sampler with a first cohort."""
+  if not isinstance(sampler, cohorts.CohortSampler):
+    raise user_code.UserCodeError(
+      f'--cohort_sampler={name} must return a tff_ocs.cohorts.CohortSampler,'
+      f' found {type(sampler).__name__}.'
+    )
+  try:
+    if not sampler.candidates(0):
+      sampler.sample(0)
+  except Exception as error:  # The user's code may raise anything.
+    raise user_code.UserCodeError(
+      f'--cohort_sampler={name}: the first cohort:'
+      f' {type(error).__name__}: {error}'
+    ) from error
 
 
 def build_sampler(
@@ -253,7 +267,8 @@ def build_sampler(
   """Builds the sampler that the flag --cohort_sampler names.
 
   Args:
-    name: The value of the flag, but not 'none'.
+    name: The value of the flag, but not 'none'. A function of the user's own is
+      called with `client_weights`, `clients_per_round` and `seed`.
     client_weights: The weight n_i of each client of the pool, by its id.
     clients_per_round: The number of draws, or the expected number of clients.
     num_candidates: For 'power_of_choice'; if `None`, three times
@@ -266,7 +281,15 @@ def build_sampler(
 
   Raises:
     SettingError: If the pool is too small.
+    UserCodeError: If a function of the user's own fails, or what it returns is
+      no sampler that can draw a first cohort.
   """
+  if user_code.is_reference(name):
+    sampler = user_code.call(
+      'cohort_sampler', name, client_weights, clients_per_round, seed
+    )
+    _check_sampler(name, sampler)
+    return sampler
   classes = {
     'uniform': cohorts.UniformCohorts,
     'multinomial': cohorts.MultinomialCohorts,

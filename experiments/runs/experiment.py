@@ -161,7 +161,7 @@ def _run(folder, settings, values, load_task, availability):
       rounds_per_eval=values.rounds_per_eval,
       rounds_per_checkpoint=values.rounds_per_checkpoint,
       folder=folder,
-      name=experiment_flags.short_sampling(values),
+      name=experiment_flags.short_value(values, 'sampling'),
       client_record=record,
       devices=_build_devices(values, task) if values.simulate_devices else None,
       norms_writer=folder.open_norms() if values.record_norms else None,

@@ -51,6 +51,17 @@ _FLAGS_IN_NAMES = (
   'client_costs',
 )
 SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
+COHORT_SAMPLERS = (
+  'none',
+  'uniform',
+  'multinomial',
+  'clustered',
+  'power_of_choice',
+  'osmd',
+  'kvib',
+)
+# Flags whose value can be PATH.py:FUNCTION.
+_USER_CODE = ('sampling', 'cohort_sampler')
 # Of tasks that are not the paper's.
 _FIRST_STEP_SIZE = 0.1
 
@@ -154,23 +165,23 @@ def _define_sampling(define):
 
 
 def _define_cohorts(define):
-  define.enum(
+  define.string(
     'cohort_sampler',
     'none',
-    [
-      'none',
-      'uniform',
-      'multinomial',
-      'clustered',
-      'power_of_choice',
-      'osmd',
-      'kvib',
-    ],
-    'How the cohorts are drawn from the pool, see tff_ocs.cohorts: uniformly,'
-    ' and their updates are divided by the weight of the cohort (none); or by a'
-    ' sampler whose aggregate is divided by the weight of the pool. With a'
-    ' sampler, --clients_per_round is its number of draws, and --sampling acts'
-    ' on the clients that it has drawn.',
+    f'{", ".join(COHORT_SAMPLERS)}, or PATH.py:FUNCTION. How the cohorts are'
+    ' drawn from the pool, see tff_ocs.cohorts: uniformly, and their updates'
+    ' are divided by the weight of the cohort (none); or by a sampler whose'
+    ' aggregate is divided by the weight of the pool. With a sampler,'
+    ' --clients_per_round is its number of draws, and --sampling acts on the'
+    ' clients that it has drawn. A sampler of your own is what a function of a'
+    ' file of yours returns for the weights of the clients, the number of draws'
+    ' and the seed; see docs/samplers.md. Cannot be combined with'
+    ' --client_costs, --dropout_rate or --availability.',
+  )
+  define.validate(
+    'cohort_sampler',
+    lambda value: value in COHORT_SAMPLERS or user_code.is_reference(value),
+    message=f'must be one of {", ".join(COHORT_SAMPLERS)}, or PATH.py:FUNCTION',
   )
   define.integer(
     'num_candidates',
@@ -187,7 +198,9 @@ def _define_cohorts(define):
     'With --sampling=ocs, aocs or threshold: whether the uplinks of the clients'
     ' differ in cost, by the time that an update takes on the links of'
     ' experiments/runs/devices.py (uplink_seconds). The mean cost of the pool'
-    ' is 1, and --expected_clients is the budget of a round in these units.',
+    ' is 1, and --expected_clients is the budget of a round in these units.'
+    ' Cannot be combined with --cohort_sampler, --dropout_rate or'
+    ' --availability.',
   )
   define.string(
     'availability',
@@ -197,7 +210,8 @@ def _define_cohorts(define):
     " the path of a CSV file with the header 'client_id,q' and a line for each"
     ' client of the pool. Only available clients send, and their updates are'
     ' scaled by 1 / (q_i p_i), see Appendix D of the paper. If not given, all'
-    ' clients are available.',
+    ' clients are available. Cannot be combined with --cohort_sampler,'
+    ' --client_costs, --dropout_rate or --simulate_devices.',
   )
   define.float(
     'dropout_rate',
@@ -205,7 +219,8 @@ def _define_cohorts(define):
     'The probability with which a client of the cohort is lost before it'
     ' reports anything; and, with --sampling=ocs or aocs, again between the'
     ' report of its norm and its update, which biases the aggregate, see'
-    ' docs/protocol.md.',
+    ' docs/protocol.md. Cannot be combined with --cohort_sampler,'
+    ' --client_costs or --availability.',
   )
   define.validate(
     'dropout_rate',
@@ -549,8 +564,9 @@ def settings(
     for name in (*own_flags, *common)
     if name in values and name not in settings_lib.NOT_SETTINGS
   }
-  if user_code.is_reference(values.sampling):
-    recorded['sampling'] = user_code.describe('sampling', values.sampling)
+  for name in _USER_CODE:
+    if user_code.is_reference(values[name].value):
+      recorded[name] = user_code.describe(name, values[name].value)
   return recorded
 
 
@@ -593,11 +609,12 @@ def step_size(
   return of_paper.value, line
 
 
-def short_sampling(values: flags.FlagValues) -> str:
-  """The sampling, in names of folders: of a file, only the file's name."""
-  if user_code.is_reference(values.sampling):
-    return user_code.locate('sampling', values.sampling)[0].stem
-  return values.sampling
+def short_value(values: flags.FlagValues, name: str) -> str:
+  """A flag's value in names of folders: of a file, only the file's name."""
+  value = str(values[name].value)
+  if name in _USER_CODE and user_code.is_reference(value):
+    return user_code.locate(name, value)[0].stem
+  return value
 
 
 def run_name(
@@ -610,7 +627,7 @@ def run_name(
     return values.run_name
   m = '' if values.sampling == 'full' else f'_m{values.expected_clients:g}'
   others = ''.join(
-    f'_{values[name].value}'
+    f'_{short_value(values, name)}'
     for name in _FLAGS_IN_NAMES
     if values[name].value != values[name].default
   )
@@ -618,7 +635,8 @@ def run_name(
     others += f'_q{availability.short_name}'
   if values.dropout_rate > 0:
     others += f'_dropouts{values.dropout_rate:g}'
+  sampling = short_value(values, 'sampling')
   return (
-    f'{data}_{short_sampling(values)}_n{values.clients_per_round}{m}{others}'
+    f'{data}_{sampling}_n{values.clients_per_round}{m}{others}'
     f'_seed{values.seed}'
   )

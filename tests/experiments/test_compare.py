@@ -96,6 +96,7 @@ def test_table_is_that_of_the_runs(compared):
   assert {path.name for path in compared.glob('compare*')} == {
     'compare.csv',
     'compare_runs.csv',
+    'compare_tuning.csv',
     'compare.md',
     'compare.png',
     'compare.pdf',
@@ -127,7 +128,8 @@ def choose(accuracies):
     mock.patch.object(compare, 'campaign'),
     mock.patch.object(compare.runs, 'read_run', read_run),
   ):
-    return [of.step_size for of in compare.choose_step_sizes(values, [])]
+    chosen, _ = compare.choose_step_sizes(values, [])
+  return [of.step_size for of in chosen]
 
 
 def test_best_step_size_has_the_best_mean_of_the_last_three_evaluations(capsys):
@@ -156,6 +158,63 @@ def test_best_step_size_at_the_end_of_the_grid_is_reported(capsys):
 def test_data_without_clients_to_validate_on_is_refused():
   with pytest.raises(SystemExit, match='bundled has no validation examples by'):
     run('--', '--data_source=bundled')
+
+
+@pytest.mark.parametrize(
+  ('flags_before', 'flag', 'message'),
+  [
+    (
+      ['--methods=full,osmd'],
+      '--dropout_rate=0.1',
+      'femnist_1_osmd_lr0.5_seed0.*--cohort_sampler=osmd cannot be combined',
+    ),
+    (
+      ['--methods=full'],
+      '--availability=0.5',
+      '--simulate_devices cannot be combined with --availability=0.5',
+    ),
+    (['--expected_clients=40'], '--batch_size=9', '=40 must be at most .*=32'),
+  ],
+)
+def test_flags_are_checked_before_the_first_run(
+  flags_before, flag, message, tmp_path
+):
+  with pytest.raises(SystemExit, match=message):
+    run(*flags_before, f'--output_dir={tmp_path}', '--', flag)
+  assert not list(tmp_path.iterdir())
+
+
+def test_sampler_of_a_file_is_a_method(capsys, tmp_path):
+  file = tmp_path / 'mine.py'
+  file.write_text('')
+  with pytest.raises(SystemExit) as raised:
+    run('--dry_run', f'--methods=full,{file}:Mine', '--grid=0.5')
+  assert not raised.value.code
+  full, mine, *_ = capsys.readouterr().out.splitlines()
+  assert '--cohort_sampler' not in full
+  assert f'--cohort_sampler={file}:Mine --clients_per_round=3 ' in mine
+  assert '--run_name=femnist_1_mine_Mine_lr0.5_seed0_holdout ' in mine
+
+
+def test_accuracies_of_the_search_are_written(compared):
+  table = pd.read_csv(compared / 'compare_tuning.csv')
+  assert list(table.columns) == [
+    'experiment',
+    'method',
+    'step_size',
+    'holdout_accuracy',
+  ]
+  best = table.loc[table.groupby('method')['holdout_accuracy'].idxmax()]
+  chosen = pd.read_csv(compared / 'compare.csv')
+  assert len(table) == 2 * len(chosen) == 4
+  assert set(best['step_size']) >= set(chosen['step_size'])
+
+
+def test_runs_of_another_program_are_refused(compared):
+  former = runs.read_run(compared / 'femnist_3_aocs_lr0.25_seed1')
+  metrics = former.metrics.drop(columns='simulated_examples')
+  with pytest.raises(runs.RunsError, match='remove this folder to run it'):
+    compare.read_costs(runs.Run(former.path, former.settings, metrics))
 
 
 def test_results_follow_from_the_table_of_the_runs(compared, tmp_path):

@@ -76,7 +76,11 @@ def sampling_label(sampling: str) -> str:
   Returns:
     The name, for example 'AOCS' or 'my_scheme.py:build'.
   """
-  return SAMPLINGS.get(sampling, sampling.split('@sha256:')[0])
+  return SAMPLINGS.get(sampling, _without_digest(sampling))
+
+
+def _without_digest(setting):
+  return setting.split('@sha256:')[0]
 
 
 def method_label(
@@ -106,7 +110,8 @@ def sampler_label(
   """The name of a method with a cohort sampler, for example 'MD, n=3'.
 
   Args:
-    cohort_sampler: As of `--cohort_sampler`, but not 'none'.
+    cohort_sampler: As of `--cohort_sampler`, but not 'none'; or, of a sampler
+      of one's own, for example 'my_sampler.py:build@sha256:...'.
     clients_per_round: n.
     method: The name of the method with the cohorts as given; full participation
       is not named.
@@ -114,7 +119,7 @@ def sampler_label(
   Returns:
     The name.
   """
-  name = COHORT_SAMPLERS.get(cohort_sampler, cohort_sampler)
+  name = COHORT_SAMPLERS.get(cohort_sampler, _without_digest(cohort_sampler))
   label = f'{name}, n={clients_per_round}'
   full = SAMPLINGS['full']
   rest = method[len(full) :] if method.startswith(full) else f' + {method}'

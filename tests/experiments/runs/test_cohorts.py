@@ -180,6 +180,63 @@ def test_flags_that_contradict_each_other(flags, message, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+OWN = """
+import numpy as np
+from tff_ocs import cohorts
+
+
+class Half(cohorts.MultinomialCohorts):
+  def expected_draws(self):
+    return super().expected_draws() * FACTOR
+
+
+def nothing(client_weights, clients_per_round, seed):
+  return len(client_weights)
+
+
+def fails(client_weights, clients_per_round, seed):
+  raise KeyError(seed)
+"""
+
+
+def test_sampler_of_a_file_is_that_of_its_class(by_sampler, tmp_path):
+  file = tmp_path / 'mine.py'
+  file.write_text(OWN.replace('FACTOR', '1'))
+  result = linear.run_and_read(
+    tmp_path / 'runs', f'--cohort_sampler={file}:Half', *FLAGS
+  )
+  assert result.settings.cohort_sampler.startswith('mine.py:Half@sha256:')
+  assert result.settings.method == 'mine.py:Half, n=3'
+  for name in ('uplink_bits', 'training_loss', 'validation_accuracy'):
+    np.testing.assert_array_equal(
+      result.metrics[name], by_sampler['multinomial'].metrics[name]
+    )
+
+
+@pytest.mark.parametrize(
+  ('function', 'message'),
+  [
+    ('Half', 'the first cohort: ValueError: .* must sum to .* 3, found 1.4999'),
+    ('nothing', 'must return a tff_ocs.cohorts.CohortSampler, found int'),
+    ('fails', r'mine.py:fails: line 16, KeyError: 7'),
+    ('absent', 'has no function absent'),
+  ],
+)
+def test_bad_samplers_of_a_file(function, message, tmp_path):
+  file = tmp_path / 'mine.py'
+  file.write_text(OWN.replace('FACTOR', '0.5'))
+  output = tmp_path / 'runs'
+  output.mkdir()
+  with pytest.raises(SystemExit, match=message):
+    linear.run(
+      *linear.SMALL,
+      f'--output_dir={output}',
+      f'--cohort_sampler={file}:{function}',
+      *FLAGS,
+    )
+  assert not list(output.iterdir())
+
+
 def _draw(round_num, rates, clients_per_round=20):
   task = linear.load_task(seed=7, unbalanced_set=None)
   source = runs_cohorts.UniformSource(
