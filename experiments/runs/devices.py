@@ -51,7 +51,7 @@ _SEED = 20210714
 
 
 class RoundCosts(NamedTuple):
-  """What a round costs on the clients' devices.
+  """The costs of a round on the clients' devices.
 
   Attributes:
     seconds: How long the round takes; 0 if nobody trains.

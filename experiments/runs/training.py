@@ -160,7 +160,7 @@ def train(
 
 
 def _simulate(devices, sampling, cohort, rows, metrics):
-  """What the round costs, by the protocol of the sampling."""
+  """The costs of the round, by the protocol of the sampling."""
   sends = rows[:, 2] > 0
   # With uniform sampling, clients toss their coins before they train.
   trains = sends if sampling == 'uniform' else np.ones_like(sends)

@@ -160,7 +160,9 @@ def test_label_is_that_of_records_without_one(arguments, label):
   assert labels.experiment_label(settings) == label
 
 
-def test_default_folder_names_differ_between_runs():
+def test_default_folder_names_differ_between_runs(tmp_path):
+  file = tmp_path / 'mine.py'
+  file.write_text('')
   names = [
     experiment_flags.run_name(
       linear.parse(femnist, *SMALL, *arguments),
@@ -172,6 +174,8 @@ def test_default_folder_names_differ_between_runs():
       ('--sampling=full',),
       ('--seed=1',),
       ('--algorithm=dsgd', '--compression=natural'),
+      ('--cohort_sampler=osmd', '--sampling=full'),
+      (f'--cohort_sampler={file}:build', '--sampling=full'),
       ('--run_name=mine',),
     )
   ]
@@ -180,6 +184,8 @@ def test_default_folder_names_differ_between_runs():
     'femnist_synthetic_set_1_full_n4_seed0',
     'femnist_synthetic_set_1_aocs_n4_m1.5_seed1',
     'femnist_synthetic_set_1_aocs_n4_m1.5_dsgd_natural_seed0',
+    'femnist_synthetic_set_1_full_n4_osmd_seed0',
+    'femnist_synthetic_set_1_full_n4_mine_seed0',
     'mine',
   ]
 
