@@ -14,11 +14,11 @@ The first hit of 85 %, which flatters methods whose accuracy goes up and down,
 is shown as well.
 
 First, the client step size of each method is chosen, with the same budget for
-all: those of --grid are tried for --tuning_rounds with one seed. The best has
-the highest accuracy on a tenth of the clients, which are left out of training:
-the mean over the last three evaluations, since the accuracies of some methods
-go up and down. Then each method is run with --repeats seeds. Flags after `--`
-go to each run.
+all: those of --grid are tried for --tuning_rounds with one seed, and the two
+best with two more, since the best with one seed may diverge with another. What
+counts is the accuracy on a tenth of the clients, which are left out of
+training: the mean over the last three evaluations and over the seeds. Then each
+method is run with --repeats seeds. Flags after `--` go to each run.
 
 A method of --methods can also be PATH.py:FUNCTION, a cohort sampler of your own
 (docs/samplers.md).
@@ -36,6 +36,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from absl import app
 from absl import flags
@@ -101,6 +102,7 @@ _TUNING = 'compare_tuning.csv'
 _HOLDOUT_FRACTION = 0.1
 _ROUNDS_PER_TUNING_EVAL = 5
 _TUNING_EVALS = 3  # The last ones, of which the mean counts.
+_TUNING_SEEDS = 3  # Of the two best step sizes.
 # The flags that the program sets for each run.
 _RESERVED = (
   'client_costs',
@@ -168,52 +170,102 @@ def build_job(
 def choose_step_sizes(
   values: flags.FlagValues, extra_flags: Sequence[str]
 ) -> tuple[list[Chosen], pd.DataFrame]:
-  """Tries all step sizes of the grid, and chooses one for each method.
+  """Searches for the step size of each method on each experiment.
 
   Returns:
-    The choices, and a table with the accuracy of all that were tried.
+    The choices, and a table with the mean accuracy of all that were tried.
   """
-  jobs_of = _tuning_jobs(values, extra_flags)
-  campaign.run_all(list(jobs_of.values()), values, name='compare')
-  outcomes, rows = {}, []
-  for (experiment, method, step_size), job in jobs_of.items():
-    run = runs.read_run(pathlib.Path(values.output_dir) / job.name)
-    _, accuracies = run.evaluated('validation_accuracy')
-    outcome = tune.read_outcome(step_size, [run])._replace(
-      accuracies=(accuracies[-_TUNING_EVALS:].mean(),)
-    )
-    outcomes.setdefault((experiment, method), []).append(outcome)
-    rows.append((experiment, method, step_size, *outcome.accuracies))
-  chosen = [
-    Chosen(*key, tune.choose(of_method).step_size)
-    for key, of_method in outcomes.items()
-  ]
+  all_chosen, tables_of_tried = [], []
+  of_grid = _try(_grid(values), 1, values, extra_flags)
+  finalists = {key: _best_two(outcomes) for key, outcomes in of_grid.items()}
+  of_finalists = _try(
+    {key: [o.step_size for o in two] for key, two in finalists.items()},
+    _TUNING_SEEDS,
+    values,
+    extra_flags,
+  )
   ends = {function(map(float, values.grid)) for function in (min, max)}
-  for experiment, method, step_size in chosen:
-    if step_size in ends:
+  for key, outcomes in of_finalists.items():
+    chosen = Chosen(*key, tune.choose(outcomes).step_size)
+    all_chosen.append(chosen)
+    if chosen.step_size in ends:
       print(
-        f'{experiment}, {method}: the best step size of --grid, {step_size:g},'
-        ' is one of its ends; a wider grid may have a better one.'
+        f'{chosen.experiment}, {chosen.method}: the best step size of --grid,'
+        f' {chosen.step_size:g}, is one of its ends; a wider grid may have a'
+        ' better one.'
       )
-  columns = [*Chosen._fields, 'holdout_accuracy']
-  return chosen, pd.DataFrame(rows, columns=columns)
-
-
-def _tuning_jobs(values, extra_flags):
-  """The jobs of all experiments, methods and step sizes, with the seed 0."""
-  return {
-    (experiment, method, step_size): build_job(
-      experiment, method, step_size, 0, values, extra_flags
-    ).extended(
-      '_holdout',
-      f'--holdout_fraction={_HOLDOUT_FRACTION}',
-      f'--total_rounds={values.tuning_rounds}',
-      f'--rounds_per_eval={_ROUNDS_PER_TUNING_EVAL}',
+    # Of a finalist, the outcome with all seeds counts.
+    of_step_size = {o.step_size: o for o in (*of_grid[key], *outcomes)}
+    tables_of_tried.append(
+      pd.DataFrame(
+        {
+          'experiment': chosen.experiment,
+          'method': chosen.method,
+          'step_size': list(of_step_size),
+          'seeds': [len(o.accuracies) for o in of_step_size.values()],
+          'holdout_accuracy': [
+            np.mean(o.accuracies) for o in of_step_size.values()
+          ],
+        }
+      )
     )
+  return all_chosen, pd.concat(tables_of_tried, ignore_index=True)
+
+
+def _grid(values):
+  """All step sizes of the grid, by experiment and method."""
+  return {
+    (experiment, method): list(map(float, values.grid))
     for experiment in values.experiments
     for method in values.methods
-    for step_size in map(float, values.grid)
   }
+
+
+def _best_two(outcomes):
+  """The outcomes of the best and the second best step size."""
+  best = tune.choose(outcomes)
+  others = [outcome for outcome in outcomes if outcome is not best]
+  return [best, *([tune.choose(others)] if others else [])]
+
+
+def _try(step_sizes_of, num_seeds, values, extra_flags):
+  """The outcomes of step sizes with some seeds, by experiment and method."""
+  jobs_of = {
+    (*key, step_size): [
+      _tuning_job(*key, step_size, seed, values, extra_flags)
+      for seed in range(num_seeds)
+    ]
+    for key, step_sizes in step_sizes_of.items()
+    for step_size in step_sizes
+  }
+  campaign.run_all(
+    [job for of_seed in zip(*jobs_of.values()) for job in of_seed],
+    values,
+    name='compare',
+  )
+  outcomes = {}
+  for (*key, step_size), of_seeds in jobs_of.items():
+    of_runs = [
+      runs.read_run(pathlib.Path(values.output_dir) / job.name)
+      for job in of_seeds
+    ]
+    accuracies = [run.evaluated('validation_accuracy')[1] for run in of_runs]
+    outcome = tune.read_outcome(step_size, of_runs)._replace(
+      accuracies=tuple(a[-_TUNING_EVALS:].mean() for a in accuracies)
+    )
+    outcomes.setdefault(tuple(key), []).append(outcome)
+  return outcomes
+
+
+def _tuning_job(experiment, method, step_size, seed, values, extra_flags):
+  return build_job(
+    experiment, method, step_size, seed, values, extra_flags
+  ).extended(
+    '_holdout',
+    f'--holdout_fraction={_HOLDOUT_FRACTION}',
+    f'--total_rounds={values.tuning_rounds}',
+    f'--rounds_per_eval={_ROUNDS_PER_TUNING_EVAL}',
+  )
 
 
 def _final_jobs(chosen, values, extra_flags):
@@ -417,10 +469,18 @@ def main(argv):
       ' and cohort samplers would not send as many updates.'
     )
   _check_data(extra_flags)
-  tuning_jobs = _tuning_jobs(values, extra_flags)
-  campaign.check_or_print(list(tuning_jobs.values()), values, extra_flags)
+  candidates = [
+    Chosen(*key, step_size)
+    for key, step_sizes in _grid(values).items()
+    for step_size in step_sizes
+  ]
+  campaign.check_or_print(
+    [_tuning_job(*chosen, 0, values, extra_flags) for chosen in candidates],
+    values,
+    extra_flags,
+  )
   campaign_flags.check_together(
-    _final_jobs(Chosen(*key), values, extra_flags)[0] for key in tuning_jobs
+    [_final_jobs(chosen, values, extra_flags)[0] for chosen in candidates]
   )
   all_chosen, tried = choose_step_sizes(values, extra_flags)
   jobs_of = {

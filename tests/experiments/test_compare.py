@@ -1,5 +1,6 @@
 """Tests of the comparison of samplers."""
 
+import re
 from unittest import mock
 
 import numpy as np
@@ -103,20 +104,24 @@ def test_table_is_that_of_the_runs(compared):
   }
 
 
-def choose(accuracies):
-  """The chosen step sizes, from the curves of each method's step sizes."""
+def choose(curves_of):
+  """The choices and the table, from the curves of step sizes and seeds.
+
+  Args:
+    curves_of: By method and step size, the accuracies of each seed.
+  """
   values = flags.FlagValues()
   compare.define_flags(values)
   values(['compare', '--experiments=femnist_1', '--grid=0.5,0.25,0.125'])
-  values.methods = list(accuracies)
-  curves = iter(
-    curve for of_method in accuracies.values() for curve in of_method
-  )
+  values.methods = list(curves_of)
 
   def read_run(path):
+    method, step_size, seed = re.fullmatch(
+      r'femnist_1_(\w+)_lr([\d.]+)_seed(\d)_holdout', path.name
+    ).groups()
     metrics = pd.DataFrame(
       {
-        'validation_accuracy': next(curves),
+        'validation_accuracy': curves_of[method][float(step_size)][int(seed)],
         'validation_loss': 1.0,
         'non_finite_clients': 0,
         'training_loss': 1.0,
@@ -128,29 +133,51 @@ def choose(accuracies):
     mock.patch.object(compare, 'campaign'),
     mock.patch.object(compare.runs, 'read_run', read_run),
   ):
-    chosen, _ = compare.choose_step_sizes(values, [])
-  return [of.step_size for of in chosen]
+    chosen, table = compare.choose_step_sizes(values, [])
+  return [of.step_size for of in chosen], table
 
 
 def test_best_step_size_has_the_best_mean_of_the_last_three_evaluations(capsys):
   nan = float('nan')
-  assert choose(
+  chosen, _ = choose(
     {
-      'full': [
+      'full': {
         # Best at the end, and best before.
-        [0.1, nan, 0.4, nan, 0.1, nan, 0.9],
-        [0.1, nan, 0.6, nan, 0.6, nan, 0.6],
-        [0.9, nan, 0.5, nan, 0.5, nan, 0.5],
-      ]
+        0.5: [[0.1, nan, 0.4, nan, 0.1, nan, 0.9]] * 3,
+        0.25: [[0.1, nan, 0.6, nan, 0.6, nan, 0.6]] * 3,
+        0.125: [[0.9, nan, 0.5, nan, 0.5, nan, 0.5]] * 3,
+      }
     }
-  ) == [0.25]
+  )
+  assert chosen == [0.25]
   assert not capsys.readouterr().out
 
 
+def test_two_best_step_sizes_are_judged_by_all_seeds():
+  chosen, table = choose(
+    {
+      'aocs': {
+        # The first diverges with another seed. The last is not run with more.
+        0.5: [[0.9], [0.1], [0.9]],
+        0.25: [[0.8], [0.7], [0.6]],
+        0.125: [[0.75]],
+      }
+    }
+  )
+  assert chosen == [0.25]
+  assert table['step_size'].tolist() == [0.5, 0.25, 0.125]
+  assert table['seeds'].tolist() == [3, 3, 1]
+  np.testing.assert_allclose(table['holdout_accuracy'], [1.9 / 3, 0.7, 0.75])
+
+
 def test_best_step_size_at_the_end_of_the_grid_is_reported(capsys):
-  assert choose(
-    {'full': [[0.7], [0.8], [0.6]], 'aocs': [[0.7], [0.6], [0.5]]}
-  ) == [0.25, 0.5]
+  chosen, _ = choose(
+    {
+      'full': {0.5: [[0.7]] * 3, 0.25: [[0.8]] * 3, 0.125: [[0.6]]},
+      'aocs': {0.5: [[0.7]] * 3, 0.25: [[0.6]] * 3, 0.125: [[0.5]]},
+    }
+  )
+  assert chosen == [0.25, 0.5]
   (line,) = capsys.readouterr().out.splitlines()
   assert line.startswith('femnist_1, aocs: the best step size of --grid, 0.5,')
 
@@ -202,8 +229,10 @@ def test_accuracies_of_the_search_are_written(compared):
     'experiment',
     'method',
     'step_size',
+    'seeds',
     'holdout_accuracy',
   ]
+  assert (table['seeds'] == 3).all()  # There are two step sizes.
   best = table.loc[table.groupby('method')['holdout_accuracy'].idxmax()]
   chosen = pd.read_csv(compared / 'compare.csv')
   assert len(table) == 2 * len(chosen) == 4
