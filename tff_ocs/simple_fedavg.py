@@ -80,7 +80,7 @@ def build_federated_averaging_process(
   *   `x`, `y`: the client's examples, as `model.input_spec` says, with the
       number of examples, which may be 0, as the first dimension;
   *   `seed`: an int64 array of shape [2] that decides the client's shuffles and
-      its coins, see `client_seed`;
+      its coins, see `tff_ocs.simple_fedavg.client_seed`;
   *   `availability`, with `availability=True` only: the probability q_i with
       which the client is available (float32, above 0 and at most 1).
   *   `cost`, with `client_costs=True` only: the cost c_i of sending its update
@@ -89,7 +89,7 @@ def build_federated_averaging_process(
       of its norm and its update (bool);
   *   `scale`, with `pool_weight` only: its scale s_i (float32, above 0);
   *   `place`, only if `sampling` is a `ClientSamplingFactory` with
-      `reveal_clients=True`: its number in the cohort (float32).
+      `reveal_clients=True`: its number in the cohort, from 0 (float32).
 
   It returns the new state and an `OrderedDict` of metrics, at `SERVER`:
 

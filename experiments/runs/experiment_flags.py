@@ -501,6 +501,13 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       ' --cohort_sampler=power_of_choice, found'
       f' --cohort_sampler={values.cohort_sampler}.'
     )
+  if values.num_candidates is not None and (
+    values.num_candidates < values.clients_per_round
+  ):
+    raise SettingError(
+      f'--num_candidates={values.num_candidates} must be at least'
+      f' --clients_per_round={values.clients_per_round}.'
+    )
   check_training(values)
 
 

@@ -169,6 +169,10 @@ def test_sampler_and_scheme_combine(tmp_path):
       'needs --cohort_sampler=power_of_choice',
     ),
     (
+      ['--cohort_sampler=power_of_choice', '--num_candidates=3'],
+      '--num_candidates=3 must be at least --clients_per_round=4',
+    ),
+    (
       ['--cohort_sampler=power_of_choice', '--num_candidates=21'],
       r'--num_candidates=21: .* at most the 20 clients',
     ),
