@@ -16,9 +16,9 @@ from plots import panels
 
 # The panels: the columns of the table, their unit, and the axis.
 _COSTS = (
-  ('bits', 1e9, 'Uplink to {target}\n[Gbit]'),
-  ('examples', 1e3, 'Compute to {target}\n[1,000 examples]'),
-  ('seconds', 3600, 'Simulated time to {target}\n[h]'),
+  ('bits', 1e9, 'Uplink to a lasting\n{target} [Gbit]'),
+  ('examples', 1e3, 'Compute to a lasting\n{target} [1,000 examples]'),
+  ('seconds', 3600, 'Simulated time to a\nlasting {target} [h]'),
 )
 # From Okabe and Ito's palette.
 _LOOKS = (
