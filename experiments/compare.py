@@ -139,21 +139,23 @@ def build_job(
 ) -> job_lib.Job:
   """The job of one run, without what tuning or the comparison adds."""
   n, m = values.clients_per_round, values.expected_clients
-  name, flags_of_method = method, METHODS.get(method)
-  if flags_of_method is None:  # A sampler of the user's own.
+  if method in METHODS:
+    name = method
+    flags_of_method = [flag.format(n=n, m=m) for flag in METHODS[method]]
+  else:  # A sampler of the user's own.
     path, function = user_code.locate('methods', method)
     name = f'{path.stem}_{function}'
-    flags_of_method = (
+    flags_of_method = [
       '--sampling=full',
       f'--cohort_sampler={campaign_flags.in_full(method)}',
-      '--clients_per_round={m}',
-    )
+      f'--clients_per_round={m}',
+    ]
   return job_lib.Job(
     name=f'{experiment}_{name}_lr{step_size:g}',
     program='femnist',
     flags=(
       f'--unbalanced_set={experiment.split("_")[1]}',
-      *(flag.format(n=n, m=m) for flag in flags_of_method),
+      *flags_of_method,
       f'--expected_clients={m}',
       f'--total_rounds={values.total_rounds}',
       # An accuracy that is noticed a round late would distort the costs.

@@ -12,6 +12,7 @@ from absl import logging
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import jobs
+from experiments.runs import user_code
 from programs import entry
 from tff_ocs.records import files
 from tff_ocs.records import runs
@@ -30,6 +31,7 @@ def reporting_errors() -> Iterator[None]:
     files.RecordError,
     job_lib.JobError,
     runs.RunsError,
+    user_code.UserCodeError,
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:

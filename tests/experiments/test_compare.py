@@ -201,6 +201,11 @@ def test_data_without_clients_to_validate_on_is_refused():
       '--simulate_devices cannot be combined with --availability=0.5',
     ),
     (['--expected_clients=40'], '--batch_size=9', '=40 must be at most .*=32'),
+    (
+      ['--methods=full,absent.py:Mine'],
+      '--batch_size=9',
+      '--methods=absent.py:Mine: there is no file absent.py',
+    ),
   ],
 )
 def test_flags_are_checked_before_the_first_run(
