@@ -53,8 +53,16 @@ MUTATIONS = [
     'tff_ocs/cohorts.py',
     'tests/test_cohorts.py',
     ('counts / pi)', '1 / pi)'),
-    ('np.sqrt(self._omega + self._gamma)', 'self._omega + self._gamma'),
-    ('self._eta * counts * squares', 'self._eta * squares'),
+    ('np.sqrt(self._omega + gamma)', 'self._omega + gamma'),
+    ('log_p[places] += counts * steps', 'log_p[places] += steps'),
+    (
+      'steps = squares / self._largest *',
+      'steps = squares / squares.max() *',
+    ),
+    (
+      'self._largest = np.maximum(self._largest, squares.max())\n\n',
+      'self._largest = self._largest or squares.max()\n\n',
+    ),
     ("side='right'", "side='left'"),
     ('(1 - self.theta) * p + self.theta * uniform', 'p'),
   ),
@@ -235,7 +243,7 @@ MUTATIONS = [
   *_of(
     'experiments/runs/devices.py',
     'tests/experiments/runs/test_devices.py',
-    ('where=sends))', 'where=True))'),
+    ('float(np.sum(uploads))', 'float(np.sum(self._up[places]))'),
     ('np.max(trained + uploads)', 'np.max(trained) + np.max(uploads)'),
     ('+ exchanges * round_trip', '+ round_trip'),
   ),
