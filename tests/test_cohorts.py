@@ -550,6 +550,15 @@ def test_kvib_learns_by_its_rule():
   assert cohorts.KVibCohorts(WEIGHTS, 2, 0, total_rounds=4).theta == 0.3
 
 
+def test_states_of_subclasses_can_have_any_values():
+  class Signed(_Own):
+    state = {'x': np.zeros(2)}
+
+  Signed(np.full(5, 0.4)).restore({'x': np.array([-1.0, np.nan])})
+  with pytest.raises(ValueError, match='state must have arrays of the shapes'):
+    Signed(np.full(5, 0.4)).restore({'x': np.zeros(3)})
+
+
 # Norms.
 
 

@@ -221,7 +221,7 @@ class CohortSampler(abc.ABC):
 
     Raises:
       ValueError: If the names or shapes of the arrays are not those of `state`,
-        or their values are out of range.
+        or the class refuses their values.
     """
     found, expected = (
       {name: np.shape(array) for name, array in s.items()}
@@ -231,8 +231,6 @@ class CohortSampler(abc.ABC):
       raise ValueError(
         f'state must have arrays of the shapes {expected}, found {found}.'
       )
-    for name, array in state.items():
-      _check_values(f'state[{name!r}]', np.asarray(array, np.float64))
 
   def generator(self, round_num: int) -> np.random.Generator:
     """Returns the generator of a round's draws, for `draw`."""
@@ -535,6 +533,7 @@ class OsmdCohorts(CohortSampler):
 
   def restore(self, state):
     super().restore(state)
+    _check_state(state)
     p = np.array(state['p'], np.float64)
     floor = self._alpha / p.size
     if p.min() < floor * (1 - 1e-9) or abs(p.sum() - 1) > 1e-9:
@@ -639,6 +638,7 @@ class KVibCohorts(CohortSampler):
 
   def restore(self, state):
     super().restore(state)
+    _check_state(state)
     self._omega = np.array(state['omega'], np.float64)
     self._largest = np.float64(state['largest'])
 
@@ -702,6 +702,11 @@ def project_onto_floor(values: np.ndarray, floor: float) -> np.ndarray:
   above = factors * ascending >= floor
   above[-1] = True
   return np.maximum(factors[np.argmax(above)] * values, floor)
+
+
+def _check_state(state: Mapping[str, np.ndarray]) -> None:
+  for name, array in state.items():
+    _check_values(f'state[{name!r}]', np.asarray(array, np.float64))
 
 
 def _check_values(name: str, values: np.ndarray) -> None:
