@@ -135,11 +135,7 @@ def _define_sampling(define):
     ' rounds (threshold). Or a scheme of your own, which a function of a file'
     ' of yours returns for m; see docs/extend.md.',
   )
-  define.validate(
-    'sampling',
-    lambda value: value in SAMPLINGS or user_code.is_reference(value),
-    message=f'must be one of {", ".join(SAMPLINGS)}, or PATH.py:FUNCTION',
-  )
+  _validate_choice(define, 'sampling', SAMPLINGS)
   define.float(
     'expected_clients',
     3,
@@ -178,11 +174,7 @@ def _define_cohorts(define):
     ' and the seed; see docs/samplers.md. Cannot be combined with'
     ' --client_costs, --dropout_rate or --availability.',
   )
-  define.validate(
-    'cohort_sampler',
-    lambda value: value in COHORT_SAMPLERS or user_code.is_reference(value),
-    message=f'must be one of {", ".join(COHORT_SAMPLERS)}, or PATH.py:FUNCTION',
-  )
+  _validate_choice(define, 'cohort_sampler', COHORT_SAMPLERS)
   define.integer(
     'num_candidates',
     None,
@@ -443,6 +435,14 @@ def _define_folder(define):
       or (name not in ('', '.', '..') and os.path.basename(name) == name)
     ),
     message='must be the name of a folder, without a path',
+  )
+
+
+def _validate_choice(define, name, allowed):
+  define.validate(
+    name,
+    lambda value: value in allowed or user_code.is_reference(value),
+    message=f'must be one of {", ".join(allowed)}, or PATH.py:FUNCTION',
   )
 
 
