@@ -33,7 +33,6 @@ cohort samplers apart.
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -46,13 +45,11 @@ from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
 from experiments.runs import user_code
-from plots import measures
-from plots import tables
+from plots import comparison
 from programs import definer
 from tff_ocs.records import clients
 from tff_ocs.records import files
 from tff_ocs.records import runs
-from tff_ocs.records import units
 
 EXPERIMENTS = ('femnist_1', 'femnist_3', 'femnist_none')
 # Flags of the methods; n is the size of the cohorts of schemes, m that of the
@@ -94,10 +91,6 @@ METHODS = {
     '--clients_per_round={n}',
   ),
 }
-_TARGET = 0.85
-# The costs of a run.
-COSTS = ('bits', 'examples', 'seconds', 'uplink_seconds')
-_RUNS = 'compare_runs.csv'
 _TUNING = 'compare_tuning.csv'
 _HOLDOUT_FRACTION = 0.1
 _ROUNDS_PER_TUNING_EVAL = 5
@@ -280,186 +273,6 @@ def _final_jobs(chosen, values, extra_flags):
   ]
 
 
-def read_costs(run: runs.Run) -> pd.DataFrame:
-  """The `COSTS` of a run up to and including each round, by its number.
-
-  Raises:
-    RunsError: If the run was not made with --simulate_devices.
-  """
-  metrics = run.metrics
-  if 'simulated_examples' not in metrics:
-    raise runs.RunsError(
-      f'{run.path} has no simulated_examples; remove this folder to run it'
-      ' again.'
-    )
-  return pd.DataFrame(
-    {
-      'bits': metrics['cumulative_uplink_bits'].astype(float),
-      'examples': metrics['simulated_examples'].cumsum(),
-      'seconds': metrics['simulated_seconds'].cumsum(),
-      'uplink_seconds': metrics['simulated_uplink_seconds'].cumsum(),
-    }
-  )
-
-
-def measure(
-  chosen: Chosen, run: runs.Run, of_clients: pd.DataFrame
-) -> dict[str, Any]:
-  """The row of a run in compare_runs.csv.
-
-  Args:
-    chosen: The method.
-    run: The run.
-    of_clients: Its clients, as of `clients.read_clients`.
-
-  Returns:
-    The row. The `COSTS` to the target are those up to the round from which on
-    no accuracy is below 85 %, and those at the first hit up to the round in
-    which one reaches it; NaN if there is no such round.
-  """
-  (group,) = runs.group_runs([run])
-  costs = read_costs(run)
-  rounds = (
-    measures.lasting_round(run, _TARGET),
-    runs.round_of_accuracy(run, _TARGET),
-  )
-  at_target, at_first_hit = (costs.reindex([r]).iloc[0] for r in rounds)
-  found = clients.describe(of_clients)
-  return {
-    'experiment': chosen.experiment,
-    'data': group.experiment.title,
-    'method': run.settings.method,
-    'step_size': chosen.step_size,
-    'seed': run.settings.seed,
-    'rounds': len(costs),
-    'expected_clients': run.config['expected_clients'],
-    'accuracy': measures.final_accuracy(run),
-    'worst_clients': found.worst,
-    'std_over_clients': found.std,
-    'uplink_seconds_a_round': costs['uplink_seconds'].iloc[-1] / len(costs),
-    **{f'{cost}_to_target': at_target[cost] for cost in COSTS},
-    **{f'{cost}_at_first_hit': at_first_hit[cost] for cost in COSTS},
-  }
-
-
-def tabulate(of_runs: pd.DataFrame) -> pd.DataFrame:
-  """A row for each method on each experiment, from one for each run.
-
-  Args:
-    of_runs: The rows of `measure`.
-
-  Returns:
-    Means over the seeds, and standard deviations, NaN for a single seed. The
-    means of the costs are over those that reach the target, or hit it.
-  """
-  keys = ['experiment', 'data', 'method', 'step_size']
-  groups = of_runs.groupby(keys, sort=False)
-  table = groups.agg(
-    seeds=('seed', 'size'),
-    accuracy_mean=('accuracy', 'mean'),
-    accuracy_std=('accuracy', 'std'),
-    worst_clients_mean=('worst_clients', 'mean'),
-    worst_clients_std=('worst_clients', 'std'),
-    std_over_clients=('std_over_clients', 'mean'),
-    uplink_seconds_a_round=('uplink_seconds_a_round', 'mean'),
-    seeds_reaching=('bits_to_target', 'count'),
-    seeds_hitting=('bits_at_first_hit', 'count'),
-    **{
-      f'{cost}_{when}': (f'{cost}_{when}', 'mean')
-      for when in ('to_target', 'at_first_hit')
-      for cost in COSTS
-    },
-  )
-  return table.reset_index()
-
-
-def format_markdown(table: pd.DataFrame, caption: str) -> str:
-  """The table in Markdown; costs are means over the seeds that get there."""
-  header = [
-    f'Costs are those of a lasting {_TARGET:.0%}',
-    'step size',
-    'accuracy [%]',
-    'worst 10 % of clients [%]',
-    'std over clients [%]',
-    'uplink',
-    f'uplink, first hit of {_TARGET:.0%}',
-    'examples [1,000]',
-    'simulated hours',
-    'uplink hours of all clients',
-    'uplink seconds a round',
-  ]
-  rows = [
-    [
-      f'{row["data"]}: {row["method"]}',
-      units.format_step_size(row['step_size']),
-      tables.format_percent(row['accuracy_mean'], row['accuracy_std']),
-      tables.format_percent(
-        row['worst_clients_mean'], row['worst_clients_std']
-      ),
-      f'{100 * row["std_over_clients"]:.1f}',
-      _format_cost(row, 'bits_to_target', 'seeds_reaching'),
-      _format_cost(row, 'bits_at_first_hit', 'seeds_hitting'),
-      _format_cost(row, 'examples_to_target', 'seeds_reaching', 1000),
-      _format_cost(row, 'seconds_to_target', 'seeds_reaching', 3600),
-      _format_cost(row, 'uplink_seconds_to_target', 'seeds_reaching', 3600),
-      _format_number(row['uplink_seconds_a_round']),
-    ]
-    for row in table.to_dict('records')
-  ]
-  return tables.format_markdown(
-    f'{caption} Mean ± standard deviation over the seeds.', header, rows
-  )
-
-
-def _format_cost(row, name, seeds, unit=None):
-  """A mean cost, with the number of seeds if these are not all."""
-  if not row[seeds]:
-    return tables.NONE
-  suffix = ''
-  if unit is None:
-    name_of_unit, unit = units.choose_bits_unit(row[name])
-    suffix = f' {name_of_unit}'
-  if row[seeds] < row['seeds']:
-    suffix += f' ({row[seeds]} of {row["seeds"]})'
-  return _format_number(row[name] / unit) + suffix
-
-
-def _format_number(value):
-  """Three digits, without an exponent."""
-  return f'{float(f"{value:.3g}"):,g}'
-
-
-def read_results(folder: pathlib.Path) -> pd.DataFrame:
-  """Reads the rows of `measure` that `write_results` has written."""
-  return pd.read_csv(folder / _RUNS, float_precision='round_trip')
-
-
-def write_results(output_dir: pathlib.Path, of_runs: pd.DataFrame) -> None:
-  """Writes the tables and the figure.
-
-  Args:
-    output_dir: The folder.
-    of_runs: The rows of `measure`.
-  """
-  num_seeds = of_runs['seed'].nunique()
-  caption = (
-    f'{of_runs["rounds"].iloc[0]} rounds,'
-    f' m={of_runs["expected_clients"].iloc[0]:g},'
-    f' {num_seeds} seed{"" if num_seeds == 1 else "s"}.'
-  )
-  table = tabulate(of_runs)
-  markdown = format_markdown(table, caption)
-  print(markdown)
-  tables.write(output_dir / 'compare', table, markdown)
-  with files.replacing(output_dir / _RUNS) as partial:
-    of_runs.to_csv(partial, index=False, lineterminator='\n')
-  from plots import samplers
-
-  paths = [output_dir / f'compare{ending}' for ending in ('.png', '.pdf')]
-  samplers.plot_costs(of_runs, paths, caption=caption, target=_TARGET)
-  print(f'Figure: {paths[0]}')
-
-
 @campaign.reporting_errors()
 def main(argv):
   values = flags.FLAGS
@@ -495,18 +308,20 @@ def main(argv):
     name='compare',
   )
   output_dir = pathlib.Path(values.output_dir)
-  rows = [
-    measure(
-      chosen,
-      runs.read_run(output_dir / job.name),
-      clients.read_clients(output_dir / job.name),
-    )
-    for chosen, of_seeds in jobs_of.items()
-    for job in of_seeds
-  ]
+  rows, curves = [], []
+  for chosen, of_seeds in jobs_of.items():
+    for job in of_seeds:
+      folder = output_dir / job.name
+      run = runs.read_run(folder)
+      of_clients = clients.read_clients(folder)
+      rows.append(
+        comparison.measure(chosen.experiment, chosen.step_size, run, of_clients)
+      )
+      curves.append(comparison.read_curve(chosen.experiment, run))
   with files.replacing(output_dir / _TUNING) as partial:
     tried.to_csv(partial, index=False, lineterminator='\n')
-  write_results(output_dir, pd.DataFrame(rows))
+  comparison.write_curves(output_dir, pd.concat(curves))
+  comparison.write_results(output_dir, pd.DataFrame(rows))
 
 
 def _check_data(extra_flags):
@@ -569,26 +384,31 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     'The number of seeds, 0, 1 and so on, of each method.',
     lower_bound=1,
   )
-  for name, allowed, of_user, is_of_user in (
-    ('experiments', EXPERIMENTS, '', lambda text: False),
-    ('methods', METHODS, ', or PATH.py:FUNCTION', user_code.is_reference),
-  ):
-    define.validate(
-      name,
-      lambda given, allowed=allowed, is_of_user=is_of_user: (
-        given
-        and len(set(given)) == len(given)
-        and all(text in allowed or is_of_user(text) for text in given)
-      ),
-      message=(
-        f'must be one or more different ones of {",".join(allowed)}{of_user}'
-      ),
-    )
+  define.validate(
+    'experiments',
+    lambda given: _are_different(given) and set(given) <= set(EXPERIMENTS),
+    message=f'must be one or more different ones of {",".join(EXPERIMENTS)}',
+  )
+  define.validate(
+    'methods',
+    lambda given: (
+      _are_different(given)
+      and all(name in METHODS or user_code.is_reference(name) for name in given)
+    ),
+    message=(
+      f'must be one or more different ones of {",".join(METHODS)}, or'
+      ' PATH.py:FUNCTION'
+    ),
+  )
   define.validate(
     'grid',
     campaign_flags.are_positive,
     message='must be one or more different numbers above 0',
   )
+
+
+def _are_different(values):
+  return values and len(set(values)) == len(values)
 
 
 # Other programs have flags of the same names.

@@ -40,6 +40,7 @@ from experiments.campaigns import campaign
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import paper_runs
+from experiments.runs import experiment_flags
 from plots import tables
 from programs import definer
 from tff_ocs.records import runs
@@ -70,8 +71,9 @@ class Outcome(NamedTuple):
 
   Attributes:
     step_size: The clients' step size.
-    accuracies: The final accuracy for each seed, in [0, 1]; NaN if the task has
-      none.
+    accuracies: The accuracy for each seed by which step sizes are compared, in
+      [0, 1]: the final one, unless the program says otherwise; NaN if the task
+      has none.
     losses: The final loss for each seed.
     diverged: Whether training diverged for one of the seeds.
   """
@@ -409,7 +411,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags."""
   define = definer.Definer(values)
   campaign_flags.define(values, (*paper_runs.EXPERIMENTS, paper_runs.CUSTOM))
-  campaign_flags.define_methods(values, paper_runs.SAMPLINGS)
+  campaign_flags.define_methods(values, experiment_flags.SAMPLINGS)
   values.set_default('output_dir', 'tuning')
   define.list(
     'grid',

@@ -49,10 +49,10 @@ def plot_costs(
   The panels are of the uplink bits, the clients' compute, the simulated time
   and the final error, 1 minus the accuracy: in each of them left is better.
   All axes are logarithmic; an error of zero is not drawn. A filled marker is
-  the mean over the seeds, and small points are single seeds. A line begins
-  with a bar at the mean of the first hits, if all seeds have one. A method
-  that a seed has not brought to the accuracy for good has no mean, but an
-  open marker at the right edge.
+  the median over the seeds, and small points are single seeds. A line begins
+  with a bar at the median of the first hits. A seed that does not reach the
+  accuracy for good is a small open marker at the right edge, and so is the
+  median, large, if it is that of such a seed.
 
   Args:
     of_runs: The table compare_runs.csv of `experiments.compare`.
@@ -109,20 +109,19 @@ def plot_costs(
     _add_legend(fig, data)
     panels.add_caption(
       fig,
-      f'{caption} Filled: mean over the seeds; small: single seeds. Bar: mean'
-      f' of the first hits of {100 * target:g} %. Open, at the right edge: it'
-      ' was not reached for good with all seeds.',
+      f'{caption} Large: median over the seeds; small: single seeds. Bar:'
+      f' median of the first hits of {100 * target:g} %. Open, at the right'
+      ' edge: not reached for good, by a seed or by the median.',
     )
     panels.save(fig, paths)
 
 
 def _draw_first_hit(axis, first_hits, lasting, row, look):
   """The line from the first hit of the accuracy to where it lasts."""
-  if first_hits.isna().any():
+  ends = np.array([_median(first_hits), _median(lasting)])
+  ends = ends[ends < np.inf]
+  if not ends.size:
     return
-  ends = [first_hits.mean()]
-  if lasting.notna().all():
-    ends.append(lasting.mean())
   axis.plot(
     ends,
     [row] * len(ends),
@@ -145,18 +144,24 @@ def _draw(axis, values, row, look):
     alpha=0.6,
     **look,
   )
-  if len(reached) == len(values):
-    axis.plot([reached.mean()], [row], markersize=_MARKER_SIZE, **look)
-  else:
+  median = _median(values)
+  if median < np.inf:
+    axis.plot([median], [row], markersize=_MARKER_SIZE, **look)
+  if len(reached) < len(values):
     axis.plot(
       [1],
       [row],
       transform=axis.get_yaxis_transform(),
       clip_on=False,
-      markersize=_MARKER_SIZE,
+      markersize=_SEED_SIZE if median < np.inf else _MARKER_SIZE,
       markerfacecolor='white',
       **{**look, 'marker': _NOT_REACHED},
     )
+
+
+def _median(values):
+  """The median; an accuracy that is not reached, NaN, counts as infinite."""
+  return np.median(values.fillna(np.inf))
 
 
 def _add_legend(fig, data):

@@ -13,10 +13,10 @@ import pathlib
 import sys
 from typing import Optional
 
-from experiments import compare
 from experiments import participation
 from experiments import tune
 from plots import claims
+from plots import comparison
 from plots import figures
 from plots import paper_claims
 from plots import summary
@@ -65,8 +65,8 @@ def redraw(
     _redraw_compression(results / 'compression', output)
     if (results / 'compare').exists():
       (output / 'compare').mkdir(parents=True, exist_ok=True)
-      compare.write_results(
-        output / 'compare', compare.read_results(results / 'compare')
+      comparison.write_results(
+        output / 'compare', comparison.read_results(results / 'compare')
       )
   _redraw_participation(results / 'participation', output / 'participation')
   for path, table in claims.read_tuning(results / 'tuning', None).items():

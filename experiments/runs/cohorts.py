@@ -13,11 +13,10 @@ import numpy as np
 from experiments.runs import experiment_flags
 from experiments.runs import user_code
 from tff_ocs import cohorts
+from tff_ocs import communication
 from tff_ocs import simple_fedavg
 from tff_ocs.tasks import task as task_lib
 
-# Bits of a float that a client reports.
-_BITS = 32
 # Part of the seed of dropouts, so that they do not depend on the shuffles.
 _DROPOUTS = 2
 
@@ -223,12 +222,12 @@ class SamplerSource(Source):
     )
 
   def observe(self, round_num, clients, rows):
-    bits = _BITS * len(clients.candidates)
+    bits = communication.BITS_PER_SCALAR * len(clients.candidates)
     if not self._sampler.uses_norms:
       return bits
     norms = cohorts.read_norms(rows, self._cohort, self._client_weights)
     self._sampler.observe(round_num, clients.client_ids, norms)
-    return bits + _BITS * len(clients.client_ids)
+    return bits + communication.BITS_PER_SCALAR * len(clients.client_ids)
 
   @property
   def state(self):

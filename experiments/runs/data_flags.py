@@ -154,7 +154,7 @@ def as_recorded(flag_values: Mapping[str, str], folder: str) -> dict[str, str]:
     is recorded under another name is `None`.
   """
   recorded: dict[str, Any] = {}
-  for name in ('task', 'sampling'):
+  for name in ('task', *experiment_flags.USER_CODE):
     text = flag_values.get(name, '')
     if user_code.is_reference(text):
       recorded[name] = user_code.describe(name, text, folder)

@@ -61,7 +61,7 @@ COHORT_SAMPLERS = (
   'kvib',
 )
 # Flags whose value can be PATH.py:FUNCTION.
-_USER_CODE = ('sampling', 'cohort_sampler')
+USER_CODE = ('sampling', 'cohort_sampler')
 # Of tasks that are not the paper's.
 _FIRST_STEP_SIZE = 0.1
 
@@ -571,7 +571,7 @@ def settings(
     for name in (*own_flags, *common)
     if name in values and name not in settings_lib.NOT_SETTINGS
   }
-  for name in _USER_CODE:
+  for name in USER_CODE:
     if user_code.is_reference(values[name].value):
       recorded[name] = user_code.describe(name, values[name].value)
   return recorded
@@ -619,7 +619,7 @@ def step_size(
 def short_value(values: flags.FlagValues, name: str) -> str:
   """A flag's value in names of folders: of a file, only the file's name."""
   value = str(values[name].value)
-  if name in _USER_CODE and user_code.is_reference(value):
+  if name in USER_CODE and user_code.is_reference(value):
     return user_code.locate(name, value)[0].stem
   return value
 

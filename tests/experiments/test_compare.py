@@ -11,6 +11,7 @@ from absl import flags
 from experiments import compare
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
+from plots import comparison
 from tests.experiments import linear
 from tff_ocs.records import clients
 from tff_ocs.records import runs
@@ -44,13 +45,24 @@ def test_all_methods_are_tried_with_the_same_budget(capsys):
   assert sum('--unbalanced_set=none' in line for line in lines) == 70
 
 
+# A sampler of the user's own.
+OF_USER = """
+from tff_ocs import cohorts
+
+class Mine(cohorts.MultinomialCohorts):
+  pass
+"""
+
+
 @pytest.fixture(scope='module')
 def compared(tmp_path_factory):
   """The folder of a small comparison, after it was run twice."""
   folder = tmp_path_factory.mktemp('compared')
+  of_user = tmp_path_factory.mktemp('of_user') / 'mine.py'
+  of_user.write_text(OF_USER)
   arguments = (
     '--experiments=femnist_3',
-    '--methods=aocs,power_of_choice',
+    f'--methods=aocs,power_of_choice,{of_user}:Mine',
     '--clients_per_round=4',
     '--expected_clients=2',
     '--total_rounds=4',
@@ -76,11 +88,17 @@ def compared(tmp_path_factory):
 
 def test_table_is_that_of_the_runs(compared):
   table = pd.read_csv(compared / 'compare.csv')
-  assert list(table['method']) == ['AOCS, m=2', 'Power-of-Choice, n=2']
-  assert list(table['seeds']) == [2, 2]
+  assert list(table['method']) == [
+    'AOCS, m=2',
+    'Power-of-Choice, n=2',
+    'mine.py:Mine, n=2',
+  ]
+  assert list(table['seeds']) == [2, 2, 2]
   # 0.0001 learns nothing in 4 rounds.
-  assert list(table['step_size']) == [0.25, 0.25]
-  for row, method in zip(table.to_dict('records'), ('aocs', 'power_of_choice')):
+  assert list(table['step_size']) == [0.25, 0.25, 0.25]
+  for row, method in zip(
+    table.to_dict('records'), ('aocs', 'power_of_choice', 'mine_Mine')
+  ):
     folders = [
       compared / f'femnist_3_{method}_lr0.25_seed{seed}' for seed in (0, 1)
     ]
@@ -88,15 +106,17 @@ def test_table_is_that_of_the_runs(compared):
       runs.read_run(folder).metrics['validation_accuracy'].iloc[-1]
       for folder in folders
     ]
-    assert row['accuracy_mean'] == pytest.approx(np.mean(final))
-    assert row['accuracy_std'] == pytest.approx(np.std(final, ddof=1))
+    assert row['accuracy_median'] == pytest.approx(np.mean(final))
+    assert row['accuracy_low'] == min(final)
+    assert row['accuracy_high'] == max(final)
     worst = [
       clients.describe(clients.read_clients(folder)).worst for folder in folders
     ]
-    assert row['worst_clients_mean'] == pytest.approx(np.mean(worst))
+    assert row['worst_clients_median'] == pytest.approx(np.mean(worst))
   assert {path.name for path in compared.glob('compare*')} == {
     'compare.csv',
     'compare_runs.csv',
+    'compare_curves.csv',
     'compare_tuning.csv',
     'compare.md',
     'compare.png',
@@ -240,7 +260,7 @@ def test_accuracies_of_the_search_are_written(compared):
   assert (table['seeds'] == 3).all()  # There are two step sizes.
   best = table.loc[table.groupby('method')['holdout_accuracy'].idxmax()]
   chosen = pd.read_csv(compared / 'compare.csv')
-  assert len(table) == 2 * len(chosen) == 4
+  assert len(table) == 2 * len(chosen) == 6
   assert set(best['step_size']) >= set(chosen['step_size'])
 
 
@@ -248,11 +268,11 @@ def test_runs_of_another_program_are_refused(compared):
   former = runs.read_run(compared / 'femnist_3_aocs_lr0.25_seed1')
   metrics = former.metrics.drop(columns='simulated_examples')
   with pytest.raises(runs.RunsError, match='remove this folder to run it'):
-    compare.read_costs(runs.Run(former.path, former.settings, metrics))
+    comparison.read_costs(runs.Run(former.path, former.settings, metrics))
 
 
 def test_results_follow_from_the_table_of_the_runs(compared, tmp_path):
-  compare.write_results(tmp_path, compare.read_results(compared))
+  comparison.write_results(tmp_path, comparison.read_results(compared))
   for name in ('compare_runs.csv', 'compare.csv', 'compare.md'):
     assert (tmp_path / name).read_bytes() == (compared / name).read_bytes()
   assert '4 rounds, m=2, 2 seeds.' in (tmp_path / 'compare.md').read_text()
@@ -261,7 +281,7 @@ def test_results_follow_from_the_table_of_the_runs(compared, tmp_path):
 def test_costs_add_up(compared):
   result = runs.read_run(compared / 'femnist_3_power_of_choice_lr0.25_seed0')
   metrics = result.metrics
-  costs = compare.read_costs(result)
+  costs = comparison.read_costs(result)
   assert len(costs) == 4
   last = costs.iloc[-1]
   assert last['bits'] == metrics['uplink_bits'].sum()
@@ -298,23 +318,26 @@ def test_costs_are_those_of_a_lasting_accuracy_and_of_the_first_hit(
       'simulated_uplink_seconds': 0.2,
     }
   )
-  row = compare.measure(
-    compare.Chosen('femnist_3', 'aocs', 0.25),
+  row = comparison.measure(
+    'femnist_3',
+    0.25,
     runs.Run(former.path, former.settings, metrics),
     clients.read_clients(former.path),
   )
   np.testing.assert_allclose(
-    [row[f'{cost}_to_target'] for cost in compare.COSTS], lasting
+    [row[f'{cost}_to_target'] for cost in comparison.COSTS], lasting
   )
   np.testing.assert_allclose(
-    [row[f'{cost}_at_first_hit'] for cost in compare.COSTS], first_hit
+    [row[f'{cost}_at_first_hit'] for cost in comparison.COSTS], first_hit
   )
   assert row['uplink_seconds_a_round'] == pytest.approx(0.2)
   assert row['accuracy'] == accuracies[-1]
 
 
-def test_table_has_means_over_the_seeds_that_reach_the_target():
-  of_runs = pd.DataFrame(
+@pytest.fixture
+def of_runs():
+  """A table of two runs, one of which does not stay at the target."""
+  return pd.DataFrame(
     {
       'experiment': 'femnist_1',
       'data': 'made-up numbers, set 1',
@@ -325,6 +348,7 @@ def test_table_has_means_over_the_seeds_that_reach_the_target():
       'accuracy': [0.9, 0.7],
       'worst_clients': [0.5, 0.3],
       'std_over_clients': [0.1, 0.2],
+      'seconds_a_round': [60.0, 61.0],
       'uplink_seconds_a_round': [1511.0, 1515.0],
       'bits_to_target': [2e9, np.nan],
       'examples_to_target': [1234.0, np.nan],
@@ -336,12 +360,58 @@ def test_table_has_means_over_the_seeds_that_reach_the_target():
       'uplink_seconds_at_first_hit': [3.0, 4.0],
     }
   )
-  text = compare.format_markdown(compare.tabulate(of_runs), 'Made up.')
-  assert text.splitlines()[-1] == (
-    '| made-up numbers, set 1: OCS, m=3 | 2^-3 | 80.0 ± 14.1 | 40.0 ± 14.1'
-    ' | 15.0 | 2 Gbit (1 of 2) | 200 Mbit | 1.23 (1 of 2) | 2 (1 of 2)'
-    ' | 0.5 (1 of 2) | 1,510 |'
+
+
+def _last_row(of_runs):
+  table = comparison.tabulate(of_runs)
+  text = comparison.format_markdown(table, 'Made up.')
+  return next(line for line in text.splitlines() if 'OCS, m=3' in line)
+
+
+def test_table_has_medians_and_the_range_over_the_seeds(of_runs):
+  of_three = pd.concat([of_runs, of_runs.head(1)]).assign(seed=[0, 1, 2])
+  of_three['bits_to_target'] = [2e9, np.nan, 3.5e9]
+  of_three['accuracy'] = [0.9, 0.7, 0.85]
+  assert _last_row(of_three) == (
+    '| made-up numbers, set 1: OCS, m=3 | 2^-3 | 85 (70 – 90) | 50 (30 – 50)'
+    ' | 10 | 3.5 (2 – ∞) | 0.1 (0.1 – 0.3) | 1.23 | 2 | 0.5 | 60 | 1,510 |'
   )
+
+
+def test_median_of_seeds_of_which_half_reach_the_target_is_infinite(of_runs):
+  assert _last_row(of_runs) == (
+    '| made-up numbers, set 1: OCS, m=3 | 2^-3 | 80 (70 – 90) | 40 (30 – 50)'
+    ' | 15 | ∞ (2 – ∞) | 0.2 (0.1 – 0.3) | ∞ | ∞ | ∞ | 60.5 | 1,510 |'
+  )
+
+
+def test_single_seed_has_no_range(of_runs):
+  assert _last_row(of_runs.head(1)) == (
+    '| made-up numbers, set 1: OCS, m=3 | 2^-3 | 90 | 50 | 10 | 2 | 0.1 | 1.23'
+    ' | 2 | 0.5 | 60 | 1,510 |'
+  )
+
+
+def test_curves_have_what_a_run_has_cost_by_each_evaluation(compared):
+  curves = pd.read_csv(compared / 'compare_curves.csv')
+  assert len(curves) == 3 * 2 * 3  # Rounds 0, 2 and 3.
+  of_run = curves[
+    (curves['method'] == 'Power-of-Choice, n=2') & (curves['seed'] == 1)
+  ]
+  run = runs.read_run(compared / 'femnist_3_power_of_choice_lr0.25_seed1')
+  assert of_run['round'].tolist() == [0, 2, 3]
+  metrics = run.metrics.loc[[0, 2, 3]]
+  for name, column in (
+    ('accuracy', 'validation_accuracy'),
+    ('bits', 'cumulative_uplink_bits'),
+  ):
+    np.testing.assert_allclose(of_run[name], metrics[column])
+  assert set(curves['experiment']) == {'femnist_3'}
+
+
+def test_runs_name_their_commit(compared):
+  of_runs = comparison.read_results(compared)
+  assert of_runs['git_commit'].str.match('[0-9a-f]{40}').all()
 
 
 @pytest.mark.parametrize(

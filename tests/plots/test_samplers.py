@@ -98,23 +98,29 @@ def test_methods_have_rows_and_data_sets_have_markers(drawn, tmp_path):
   assert (tmp_path / 'x.png').exists()
 
 
-def test_accuracies_that_are_not_reached_have_no_mean(drawn, tmp_path):
+def test_seeds_that_do_not_get_there_count_as_infinite(drawn, tmp_path):
   draw(
     [
+      # Most seeds of OCS get there, and most of MD do not.
       row('set 1', 'OCS, m=3', 0, 2e9),
       row('set 1', 'OCS, m=3', 1, np.nan),
+      row('set 1', 'OCS, m=3', 2, 4e9),
       row('set 1', 'MD, n=3', 0, 2e9),
+      row('set 1', 'MD, n=3', 1, np.nan),
+      row('set 1', 'MD, n=3', 2, np.nan),
     ],
     tmp_path,
   )
   bits, *_, error = drawn[0].axes
-  markers = [
-    marker for marker, size, _ in points(bits) if size == samplers._MARKER_SIZE
-  ]
-  assert sorted(markers) == ['>', 'o']
+  large, open_and_small = (
+    [(marker, *places[0]) for marker, of, places in points(bits) if of == size]
+    for size in (samplers._MARKER_SIZE, samplers._SEED_SIZE)
+  )
+  assert large == [('o', 4.0, 0.0), ('>', 1.0, 1.0)]
+  assert ('>', 1.0, 0.0) in open_and_small
   # The final error is there all the same.
   assert all(marker == 'o' for marker, *_ in points(error))
-  assert 'right edge: it was not reached for good' in (
+  assert 'right edge: not reached for good' in (
     drawn[0].get_supxlabel().replace('\n', ' ')
   )
 
@@ -124,12 +130,13 @@ def test_lines_begin_at_the_first_hits(drawn, tmp_path):
     [
       row('set 1', 'OCS, m=3', 0, 5e9, 1e9),
       row('set 1', 'OCS, m=3', 1, 7e9, 2e9),
-      # Hit by all seeds, but only one stays there.
+      # Hit by all seeds, but only one stays there, so that the median does not.
       row('set 1', 'MD, n=3', 0, 8e9, 3e9),
       row('set 1', 'MD, n=3', 1, np.nan, 4e9),
-      # Not hit by a seed.
+      # Not hit by most seeds.
       row('set 1', 'OSMD, n=3', 0, 8e9, 3e9),
       row('set 1', 'OSMD, n=3', 1, np.nan, np.nan),
+      row('set 1', 'OSMD, n=3', 2, np.nan, np.nan),
     ],
     tmp_path,
   )
