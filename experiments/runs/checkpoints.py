@@ -32,8 +32,8 @@ class Progress(NamedTuple):
   Attributes:
     state: The state of the training process.
     cumulative_uplink_bits: The bits sent so far.
-    memory: What else the run remembers, arrays by name: the state of a cohort
-      sampler and the counts of participations.
+    memory: What else the run remembers: the state of a cohort sampler and the
+      counts of participations, if there are any, each a dictionary of arrays.
   """
 
   state: Any

@@ -155,13 +155,13 @@ def _run(folder, settings, values, load_task, availability):
       task=task,
       process=process,
       source=source,
-      expected_clients=values.expected_clients,
+      sampling=experiment_flags.short_value(values, 'sampling'),
+      improvement_clients=_choose_improvement_clients(values),
       known_weight=_choose_known_weight(values),
       total_rounds=values.total_rounds,
       rounds_per_eval=values.rounds_per_eval,
       rounds_per_checkpoint=values.rounds_per_checkpoint,
       folder=folder,
-      name=experiment_flags.short_value(values, 'sampling'),
       client_record=record,
       devices=_build_devices(values, task) if values.simulate_devices else None,
       norms_writer=folder.open_norms() if values.record_norms else None,
@@ -284,6 +284,16 @@ def _build_client_record(values, task):
       )
     rounds |= set(range(0, values.total_rounds, values.rounds_per_client_eval))
   return client_record.ClientRecord(task, task.test_by_client, sorted(rounds))
+
+
+def _choose_improvement_clients(values):
+  """The m of the improvement factors, which are of Algorithm 1 and n, m."""
+  # The cohort of a sampler takes part as a whole, and m is a budget of costs.
+  if values.cohort_sampler != 'none' and values.sampling == 'full':
+    return None
+  if values.client_costs != 'none':
+    return None
+  return values.expected_clients
 
 
 def _choose_costs(values, task):

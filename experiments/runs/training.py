@@ -40,13 +40,13 @@ def train(
   task: task_lib.Task,
   process: tff.templates.IterativeProcess,
   source: cohorts.Source,
-  expected_clients: float,
+  sampling: str,
+  improvement_clients: Optional[float],
   known_weight: Optional[Callable[[cohorts.Round], float]],
   total_rounds: int,
   rounds_per_eval: int,
   rounds_per_checkpoint: int,
   folder: run_folder.RunFolder,
-  name: str,
   client_record: Optional[client_record_lib.ClientRecord] = None,
   devices: Optional[devices_lib.Devices] = None,
   norms_writer: Optional[norms_lib.NormsWriter] = None,
@@ -60,7 +60,10 @@ def train(
     source: The cohorts. Uniform cohorts, the clients' shuffles and their coins
       depend on the seed and the round only, so that methods under comparison
       share them.
-    expected_clients: The m of the improvement factors.
+    sampling: The sampling of the process, which decides who trains and who
+      waits on the devices; also the name of the run in the progress bar.
+    improvement_clients: The m of the improvement factors; `None` if they are
+      not defined for the process.
     known_weight: If the process has threshold sampling, and the server knows
       the weight of a cohort before the round: a function from the cohort to it.
     total_rounds: The number of rounds.
@@ -70,7 +73,6 @@ def train(
       none is saved after the last round, which the final weights follow.
     folder: The run's folder, started. The run continues from its last
       checkpoint.
-    name: The sampling, the name of the run in the progress bar.
     client_record: Where single clients are recorded, for a process that reveals
       them; opened.
     devices: The clients' devices, whose time is recorded, for a process that
@@ -84,7 +86,9 @@ def train(
   evaluate = task_lib.build_evaluation(
     task.model, task.test, metrics=task.metrics
   )
-  memories = [source, *([client_record] if client_record else [])]
+  memories = {'source': source}
+  if client_record is not None:
+    memories['clients'] = client_record
   state, cumulative_bits, first_round = _start_or_resume(
     process, folder, memories
   )
@@ -94,7 +98,7 @@ def train(
   shown = {}
   rounds = tqdm.tqdm(
     range(first_round, total_rounds),
-    desc=name,
+    desc=sampling,
     initial=first_round,
     total=total_rounds,
     unit='round',
@@ -107,7 +111,7 @@ def train(
       state = tff_ocs.set_cohort_weight(state, known_weight(cohort))
     state, output = process.next(state, cohort.data)
     seconds = time.monotonic() - start
-    metrics = _metrics_of_round(output, expected_clients)
+    metrics = _metrics_of_round(output, improvement_clients)
     if 'clients' in output['aggregator']:
       rows = output['aggregator']['clients']
       rows = rows[np.argsort(rows[:, 0])]
@@ -115,11 +119,7 @@ def train(
       if client_record is not None:
         client_record.count(cohort, rows)
       if devices is not None:
-        costs = _simulate(devices, name, cohort, rows, metrics)
-        metrics.update(
-          (f'simulated_{cost}', value)
-          for cost, value in costs._asdict().items()
-        )
+        metrics.update(_simulate(devices, sampling, cohort, rows, metrics))
     metrics['candidate_examples'] = sum(
       task.train.num_examples[i] for i in cohort.candidates
     )
@@ -128,13 +128,10 @@ def train(
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
       evaluation = evaluate(state.weights)
-      metrics['validation_loss'] = evaluation.loss
-      for metric, value in evaluation.others.items():
-        metrics[f'validation_{metric}'] = value
+      metrics.update(_metrics_of_evaluation(evaluation))
       if evaluation.accuracy is None:
         shown['validation loss'] = f'{evaluation.loss:.3g}'
       else:
-        metrics['validation_accuracy'] = evaluation.accuracy
         shown['accuracy'] = f'{evaluation.accuracy:.3f}'
     if norms_writer is not None:
       norms_writer.write(output['aggregator']['norms'], round_num)
@@ -160,22 +157,24 @@ def train(
 
 
 def _simulate(devices, sampling, cohort, rows, metrics):
-  """The costs of the round, by the protocol of the sampling."""
+  """The metrics of the devices, by the protocol of the sampling."""
   sends = rows[:, 2] > 0
   # With uniform sampling, clients toss their coins before they train.
   trains = sends if sampling == 'uniform' else np.ones_like(sends)
   exchanges = {'ocs': 1, 'aocs': 1 + metrics['num_iterations']}
-  return devices.simulate(
+  costs = devices.simulate(
     [i for i, does in zip(cohort.client_ids, trains) if does],
     sends[trains],
     exchanges=exchanges.get(sampling, 0),
     candidates=cohort.candidates,
   )
+  return {f'simulated_{cost}': v for cost, v in costs._asdict().items()}
 
 
 def _remember(memories):
-  """The states of all memories; `()` if there are none."""
-  return {k: v for memory in memories for k, v in memory.state.items()} or ()
+  """The states of the memories that have one, by name; `()` if none has."""
+  states = {name: memory.state for name, memory in memories.items()}
+  return {name: state for name, state in states.items() if state} or ()
 
 
 def _start_or_resume(process, folder, memories):
@@ -186,8 +185,8 @@ def _start_or_resume(process, folder, memories):
   )
   if progress is None:
     return state, 0, 0
-  for memory in memories:
-    memory.restore({name: progress.memory[name] for name in memory.state})
+  for name, state_of_memory in dict(progress.memory).items():
+    memories[name].restore(state_of_memory)
   logging.info('Going on from the checkpoint, with round %d.', next_round)
   return progress.state, int(progress.cumulative_uplink_bits), next_round
 
@@ -211,8 +210,18 @@ def _warn(metrics, round_num):
       logging.warning(message, round_num, metrics[name])
 
 
+def _metrics_of_evaluation(evaluation) -> dict[str, float]:
+  metrics = {
+    'validation_loss': evaluation.loss,
+    **{f'validation_{name}': v for name, v in evaluation.others.items()},
+  }
+  if evaluation.accuracy is not None:
+    metrics['validation_accuracy'] = evaluation.accuracy
+  return metrics
+
+
 def _metrics_of_round(
-  output, expected_clients: float
+  output, improvement_clients: Optional[float]
 ) -> dict[str, Union[int, float]]:
   """The metrics that the output of a process's `next` determines."""
   of_aggregator = output['aggregator']
@@ -230,12 +239,13 @@ def _metrics_of_round(
     of_aggregator['expected_participants']
   )
   norms = of_aggregator['norms']
-  if norms.size > 0:  # Unless no client was available.
-    alpha = probabilities.improvement_factor(norms, expected_clients)
+  # Unless no client was available.
+  if norms.size > 0 and improvement_clients is not None:
+    alpha = probabilities.improvement_factor(norms, improvement_clients)
     metrics['improvement_factor'] = alpha
     metrics['relative_improvement_factor'] = (
       probabilities.relative_improvement_factor(
-        alpha, norms.size, expected_clients
+        alpha, norms.size, improvement_clients
       )
     )
   metrics['cohort_examples'] = int(output['num_examples'])

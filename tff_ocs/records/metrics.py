@@ -75,7 +75,8 @@ COLUMNS = {
     ' variance that optimal sampling adds, relative to uniform sampling with'
     ' the same m. Small is good: with 0 optimal sampling is as good as full'
     ' participation, with 1 it is no better than uniform sampling. The column'
-    ' is missing in records that did not measure it.',
+    ' is missing with `--client_costs`, with `--cohort_sampler` and full'
+    ' participation, and in records that did not measure it.',
   ),
   'relative_improvement_factor': Column(
     'ratio in [m/n, 1]',

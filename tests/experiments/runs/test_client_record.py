@@ -113,6 +113,9 @@ def test_costs_are_those_of_the_uplinks(recorded, tmp_path):
   expected = result.metrics['expected_participants']
   assert (abs(expected - 1.5) > 1e-3).any()
   np.testing.assert_allclose(plain.metrics['expected_participants'], 1.5)
+  # m is that budget, and no number of clients.
+  assert 'improvement_factor' not in result.metrics
+  assert plain.metrics['improvement_factor'].notna().all()
   with pytest.raises(SystemExit, match='needs --sampling=ocs, aocs or thresh'):
     linear.run(
       *linear.SMALL,

@@ -6,6 +6,7 @@ import pytest
 from experiments.runs import cohorts as runs_cohorts
 from tests.experiments import linear
 from tff_ocs import cohorts
+from tff_ocs.records import clients
 from tff_ocs.records import labels
 
 SAMPLERS = tuple(labels.COHORT_SAMPLERS)
@@ -131,6 +132,14 @@ def test_sampler_and_scheme_combine(tmp_path):
   metrics = result.metrics
   assert (metrics['available'] > 3).all()
   assert (metrics['participants'] < metrics['available']).all()
+  assert metrics['improvement_factor'].between(0, 1).all()
+
+
+def test_improvement_factors_are_of_schemes_only(by_sampler):
+  # All clients of the cohort send: there is nothing to improve.
+  for result in by_sampler.values():
+    assert 'improvement_factor' not in result.metrics
+    assert 'relative_improvement_factor' not in result.metrics
 
 
 @pytest.mark.parametrize(
@@ -201,6 +210,47 @@ def nothing(client_weights, clients_per_round, seed):
 def fails(client_weights, clients_per_round, seed):
   raise KeyError(seed)
 """
+
+
+COUNTING = """
+import numpy as np
+from tff_ocs import cohorts
+
+
+class Counting(cohorts.UniformCohorts):
+  uses_norms = True
+  participations = np.zeros(())
+
+  def observe(self, round_num, client_ids, norms):
+    self.participations = self.participations + 1
+
+  @property
+  def state(self):
+    return {'participations': self.participations}
+
+  def restore(self, state):
+    super().restore(state)
+    assert state['participations'] in (5, 10, 15, 20), state
+    self.participations = state['participations']
+"""
+
+
+def test_state_of_a_sampler_can_have_any_name(tmp_path):
+  file = tmp_path / 'counting.py'
+  file.write_text(COUNTING)
+  flags = (
+    f'--cohort_sampler={file}:Counting',
+    '--sampling=full',
+    # Its counts are saved as well, under the same name.
+    '--evaluate_clients',
+  )
+  run = linear.Run(tmp_path / 'runs', *flags)
+  run.kill_when(lambda: linear.num_rounds(run.folder) >= 12)
+  assert linear.saved_checkpoints(run.folder)
+  status, output = linear.finish(tmp_path / 'runs', *flags)
+  assert status == 0, output
+  table = clients.read_clients(run.folder)
+  assert table['simulated_draws'].sum() == 24 * 3
 
 
 def test_sampler_of_a_file_is_that_of_its_class(by_sampler, tmp_path):
