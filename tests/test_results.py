@@ -2,10 +2,12 @@
 
 import pathlib
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import figure
 
+from plots import comparison
 from tools import results
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -35,8 +37,13 @@ def test_each_file_is_there_and_no_other(redrawn):
     }
 
   # The inputs: runs, the output of experiments.quadratic, the authors' curves,
-  # and the search for the step sizes of the comparison.
-  inputs = ('metrics.csv', 'authors_code_curves.csv', 'compare_tuning.csv')
+  # and of the comparison its curves and the search for its step sizes.
+  inputs = (
+    'metrics.csv',
+    'authors_code_curves.csv',
+    'compare_curves.csv',
+    'compare_tuning.csv',
+  )
   published = {
     path
     for path in files(PUBLISHED)
@@ -61,6 +68,31 @@ def test_tables_are_those_of_the_runs(redrawn):
     assert published.read_text() == path.read_text(), (
       f'{path.name}: run make results'
     )
+
+
+def test_comparison_is_that_of_its_curves():
+  table = comparison.read_results(PUBLISHED / 'compare')
+  curves = pd.read_csv(
+    PUBLISHED / 'compare' / 'compare_curves.csv', float_precision='round_trip'
+  )
+  keys = ['experiment', 'method', 'seed']
+  assert len(curves.groupby(keys)) == len(table) == 126
+  of_curves = curves.set_index(keys).sort_index()
+  for row in table.to_dict('records'):
+    curve = of_curves.loc[tuple(row[key] for key in keys)]
+    is_above = curve['accuracy'].to_numpy() >= comparison.TARGET
+    assert row['accuracy'] == curve['accuracy'].iloc[-1]
+    for cost in comparison.COSTS:
+      found = [np.nan, *curve[cost]]
+      # The first of the evaluations that are above up to the last.
+      lasting = len(is_above) - np.argmin([*is_above[::-1], False])
+      np.testing.assert_allclose(
+        [row[f'{cost}_to_target'], row[f'{cost}_at_first_hit']],
+        [
+          found[lasting + 1 if lasting < len(is_above) else 0],
+          found[np.argmax(is_above) + 1 if is_above.any() else 0],
+        ],
+      )
 
 
 def test_verdicts_in_the_readme_are_replaced():

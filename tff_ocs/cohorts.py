@@ -17,9 +17,9 @@ sum_i lambda_i U_i. With m clients a round, the samplers are
 | `OsmdCohorts` | m draws with replacement, learned p (Zhao et al. 2021) |
 | `KVibCohorts` | independent coins, learned p (Zeng et al. 2023) |
 
-Client i is drawn N_i times, with the expectation pi_i = E[N_i]. Where no client
-can be drawn twice, pi_i is its inclusion probability. The estimate of the
-pool's update is
+Client i is drawn N_i times, with the expectation pi_i = E[N_i]. They sum to m.
+Where no client can be drawn twice, pi_i is its inclusion probability; otherwise
+it can exceed 1. The estimate of the pool's update is
 
     sum_{i drawn} s_i lambda_i U_i    with the scale    s_i = N_i / pi_i,
 
@@ -50,8 +50,9 @@ class Cohort(NamedTuple):
 
   Attributes:
     client_ids: The ids of the k clients.
-    probabilities: The pi_i = E[N_i] of these clients, float64 of shape [k]; NaN
-      with a biased sampler.
+    probabilities: The pi_i = E[N_i] of these clients, float64 of shape [k];
+      above 1 for a client that is drawn more than once on average; NaN with a
+      biased sampler.
     scales: The factors s_i of lambda_i U_i in the aggregate, float64 of shape
       [k].
   """
@@ -123,7 +124,8 @@ class CohortSampler(abc.ABC):
   def expected_draws(self) -> np.ndarray:
     """Returns pi_i for each of `client_ids`, of shape [N], in this state.
 
-    They sum to m. With a biased sampler they are NaN.
+    They sum to m. A client that can be drawn twice may have more than 1. With a
+    biased sampler they are NaN.
     """
 
   @abc.abstractmethod
@@ -255,7 +257,7 @@ class CohortSampler(abc.ABC):
     return np.unique(draws.astype(np.int64), return_counts=True)
 
   def _observed(self, round_num, client_ids, norms):
-    """Checks an observation; returns places, draws and a_i = (lambda_i g)^2."""
+    """Checks it; returns places, draws and a_i = (lambda_i ||U_i||)^2."""
     places, counts = self._drawn(round_num)
     if tuple(client_ids) != self._ids(places):
       raise ValueError(
@@ -326,8 +328,10 @@ class ClusteredCohorts(CohortSampler):
   turn. r_ki is the share of client i in bin k: sum_k r_ki = m lambda_i and
   sum_i r_ki = 1. Bin k draws client i with the probability r_ki. So pi_i = m
   lambda_i, and the aggregate is the plain mean (1 / m) sum U_i over the draws,
-  as in MD sampling. Its variance is not larger than that of MD sampling
-  (Theorem 1 of the source), since a client can be drawn from its own bins only.
+  as in MD sampling. A client's weight in it, N_i / m, has at most the variance
+  of MD sampling (Theorem 1 of the source). So has the aggregate: the variance
+  of a draw from the whole pool is the mean variance within the bins plus the
+  variance between the means of the bins, and the latter is zero here.
 
   Clients of the same weight are taken in the order of their ids, which the
   source leaves open.
@@ -562,8 +566,8 @@ class KVibCohorts(CohortSampler):
   p_i <= 1. Each client joins the cohort with the probability pi_i,
   independently. A cohort has K clients on average and can be empty.
 
-  theta = (N / (T K))^(1/3) for T rounds, or 0.3 for N > T, as in the source's
-  experiments. gamma = G^2 N / (K theta) with the
+  theta = (N / (T K))^(1/3) for T rounds, or 0.3 for N > T, as the source has it
+  in its experiments on FEMNIST. gamma = G^2 N / (K theta) with the
   bound G of lambda_i ||U_i||. G is not known in advance, and the source does
   not say how to choose it: this class takes the largest lambda_i ||U_i|| so
   far, of all rounds. As long as it is 0, p_i = K / N.
@@ -574,6 +578,9 @@ class KVibCohorts(CohortSampler):
 
   Source: Algorithm 2 of Zeng et al., *Enhanced Federated Optimization: Adaptive
   Unbiased Client Sampling with Reduced Variance*, 2023 (TMLR 2025).
+
+  Attributes:
+    theta: The weight of the uniform part of pi_i, in (0, 1).
   """
 
   uses_norms = True

@@ -14,7 +14,8 @@ from log-normal distributions by its id. Each step of a round's protocol
     trains. A loss costs a third of a training step, which goes forwards and
     backwards.
 
-Nobody waits for a client that is lost, see --dropout_rate. A latency passes
+Nobody waits for a client that is lost, see --dropout_rate: a server that waits
+until a deadline takes longer, with each wait. A latency passes
 with the model on its way to a client, and two with each exchange of scalars,
 also of losses.
 
@@ -24,9 +25,10 @@ Section 4, report of a real cross-device system: 0.75 MB/s down, 0.25 MB/s up,
 10 s, and 7 times the time of a simulation, which is 0.56 ms an example for the
 CNN of FEMNIST on one core.
 
-The spread of the links is that of the device trace of FedScale (Lai et al.,
-ICML 2022). Its median is 6.1 Mbit/s, and 26 % of its clients are below 3. A
-log-normal distribution with sigma = ln(6.1 / 3) / 0.64 = 1.1 has both. The
+The spread of the links is that of the 500,000 clients in the device trace of
+FedScale (Lai et al., ICML 2022; its file client_device_capacity has bandwidths
+that MobiPerf measured on Wi-Fi). Their median is 6.1 Mbit/s, and 26 % are below
+3. A log-normal distribution with sigma = ln(6.1 / 3) / 0.64 = 1.1 has both. The
 spread of compute, sigma = 0.7 or a factor of 10 from the 5th to the 95th
 percentile, and the latency, 0.1 s with sigma = 0.7, are assumptions.
 """
@@ -114,6 +116,9 @@ class Devices:
       exchanges: How often all clients report scalars and wait for an answer,
         between training and the upload.
       candidates: The clients that report their losses before the cohort trains.
+
+    Raises:
+      KeyError: If a client is not in the pool.
     """
     places, candidates = self._find(client_ids), self._find(candidates)
     examples = float(

@@ -1,6 +1,6 @@
 """The effect of clients that are lost during a round on the aggregate.
 
-Client i of a cohort is lost with the probability q_i, independently of the
+Client i of a cohort is lost with the probability r_i, independently of the
 others and of its coin. The wanted value is G = sum_i w_i U_i, with w_i = n_i /
 sum_j n_j. There are two moments:
 
@@ -20,7 +20,7 @@ So there are two kinds of estimates, whatever the scheme:
     i arrives, and s_i is 1 if its coin lets it send; otherwise they are 0. The
     estimate is 0 if nobody arrives, as in `tff_ocs.ClientSamplingFactory`.
 *   The *mean over all* divides by the weight of all: sum_i a_i s_i (w_i / p_i)
-    U_i. Its expectation is sum_i (1 - q_i) w_i U_i.
+    U_i. Its expectation is sum_i (1 - r_i) w_i U_i.
 
 All expectations are exact, and so is the variance of the mean over all. The
 variance of the mean of the arrived is a mean over drawn sets of arrived
@@ -39,7 +39,7 @@ from tff_ocs import probabilities
 BEFORE = 'before'
 BETWEEN = 'between'
 UNCHANGED = ''
-SCALED = 'scaled by 1 / (1 - q_i)'
+SCALED = 'scaled by 1 / (1 - r_i)'
 ACKNOWLEDGED = 'weights summed with the updates'
 OVER_KNOWN_WEIGHT = 'divided by N_t of all'
 ONE_TRIP = 'one round trip'
@@ -137,12 +137,12 @@ def make_pool(weights: np.ndarray, norms: np.ndarray, seed: int) -> Pool:
 
 
 def equal_rates(weights: np.ndarray, mean: float) -> np.ndarray:
-  """The same q_i for all clients, of shape [n]."""
+  """The same r_i for all clients, of shape [n]."""
   return np.full(len(weights), mean)
 
 
 def growing_rates(weights: np.ndarray, mean: float) -> np.ndarray:
-  """The q_i in proportion to n_i, at most `LARGEST_RATE`, of shape [n].
+  """The r_i in proportion to n_i, at most `LARGEST_RATE`, of shape [n].
 
   Clients with more examples are slower, and are lost more often.
   """
@@ -168,23 +168,23 @@ def expect_share(weights: np.ndarray, rates: np.ndarray) -> np.ndarray:
 
   Args:
     weights: n_i >= 0, of shape [n].
-    rates: q_i in [0, 1), of shape [n].
+    rates: r_i in [0, 1), of shape [n].
 
   Returns:
     E[a_i n_i / sum_j a_j n_j], of shape [n], with 0 where nobody arrives.
   """
   positive = weights > 0
-  n, q = weights[positive] / weights.sum(), rates[positive]
+  n, r = weights[positive] / weights.sum(), rates[positive]
   logs = np.arange(
     _FIRST_LOG, np.log(_LAST_EXPONENT / n.min()) + _LOG_STEP, _LOG_STEP
   )
   exponents = -np.exp(logs)[:, np.newaxis] * n
   with np.errstate(divide='ignore'):
-    factors = np.logaddexp(np.log(q), np.log1p(-q) + exponents)
+    factors = np.logaddexp(np.log(r), np.log1p(-r) + exponents)
   others = factors.sum(axis=-1, keepdims=True) - factors
   integrand = np.exp(exponents + others + logs[:, np.newaxis])
   shares = np.zeros(len(weights))
-  shares[positive] = (1 - q) * n * integrand.sum(axis=0) * _LOG_STEP
+  shares[positive] = (1 - r) * n * integrand.sum(axis=0) * _LOG_STEP
   return shares
 
 
@@ -195,7 +195,7 @@ def measure_over_all(
 
   Args:
     pool: The clients.
-    rates: q_i, of shape [n].
+    rates: r_i, of shape [n].
     p: The probabilities p_i of the whole cohort, of shape [n], above 0 where
       n_i ||U_i|| is.
     scales: By what each client's update is multiplied, of shape [n].
@@ -221,7 +221,7 @@ def measure_of_arrived(
 
   Args:
     pool: The clients.
-    rates: q_i, of shape [n].
+    rates: r_i, of shape [n].
     arrived: The drawn sets, bool of shape [draws, n].
     p: The probabilities p_i in each of them, of shape [draws, n]; those of lost
       clients do not count.
@@ -289,7 +289,7 @@ def measure(
 
   Args:
     pool: The clients; G must not be 0.
-    rates: q_i in [0, 1), of shape [n].
+    rates: r_i in [0, 1), of shape [n].
     m: The expected number of participants.
     num_draws: How many sets of arrived clients to draw.
     seed: Their seed. All methods have the same sets.

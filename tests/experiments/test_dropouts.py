@@ -161,7 +161,7 @@ def test_page_shows_what_the_program_measures(tmp_path, capsys):
   )
   page = (ROOT / 'docs' / 'protocol.md').read_text()
   _, _, section = page.partition('\n### Between the norm and the update\n')
-  _, _, section = section.partition('| Equal q_i: bias |')
+  _, _, section = section.partition('| Equal r_i: bias |')
   compared = 0
   for line in section.partition('\n\n')[0].splitlines()[2:]:
     methods, variant, *cells = (
@@ -190,7 +190,7 @@ def test_page_shows_what_the_program_measures(tmp_path, capsys):
     numbers.append((f'{sideways / row["along"]:.3f}', f'{error:.2f}'))
   (of_aocs, error_of_aocs), (of_one_trip, error_of_one_trip) = numbers
   assert (
-    'where q_i grows, the part of the expected aggregate that is perpendicular'
+    'where r_i grows, the part of the expected aggregate that is perpendicular'
     f' to G is {of_aocs} of the part along G (one round trip: {of_one_trip}).'
   ) in text
   assert (

@@ -36,6 +36,35 @@ def test_devices_depend_on_the_id_alone(devices):
   assert _seconds(other, ['c7'], [True]) == _seconds(devices, ['c7'], [True])
 
 
+def _by_hand(name):
+  """The seconds of download, a pass over the data, upload, and latency."""
+  down, up, speed, latency = devices_lib._normal(name)
+  return (
+    1 / (0.75 * np.exp(1.1 * down)),
+    SIZES[name] * 7 * 0.56e-3 * np.exp(0.7 * speed),
+    1 / (0.25 * np.exp(1.1 * up)),
+    0.1 * np.exp(0.7 * latency),
+  )
+
+
+def test_rounds_last_as_computed_by_hand(devices):
+  ids = [f'c{k}' for k in range(40)]
+  sends = np.arange(40) % 7 == 3
+  down, train, up, latency = np.array([_by_hand(i) for i in ids]).T
+  trained = latency + down + train
+  assert _seconds(devices, ids, sends) == pytest.approx(
+    10 + max(trained + sends * up)
+  )
+  assert _seconds(devices, ids, sends, exchanges=3) == pytest.approx(
+    10 + max(trained) + 3 * 2 * max(latency) + max(up[sends])
+  )
+  # The first 9 report their losses, and the first 3 of them train and send.
+  evaluated = max((2 * latency + down + train / 3)[:9])
+  assert _seconds(
+    devices, ids[:3], [True] * 3, candidates=ids[:9]
+  ) == pytest.approx(10 + evaluated + max((latency + train + up)[:3]))
+
+
 def _parts(devices, name):
   """The time of a client alone: training, and its upload."""
   trained = _seconds(devices, [name], [False])
@@ -150,12 +179,3 @@ def test_epochs_are_of_the_training_but_not_of_the_candidates():
     ['a'], [True], exchanges=0, candidates=['a']
   )
   assert costs.examples == pytest.approx(3000 + 1000 / 3)
-
-
-def test_time_grows_with_the_examples():
-  small, large = (
-    _seconds(devices_lib.Devices({'a': n}, BITS), ['a'], [False])
-    for n in (0, 1000)
-  )
-  # 7 x 0.56 ms an example is the median.
-  assert 0.1 < (large - small) / (1000 * 7 * 0.56e-3) < 10
