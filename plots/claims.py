@@ -11,7 +11,8 @@ tolerances, and `plots.measures` what is measured:
     bootstrap over these seeds, at a level of 95 %, which few seeds do not keep.
 *   A number holds if its whole interval is within the tolerance, does not hold
     if all of it is outside, and holds in part if it reaches over an end. One
-    seed has no interval, so that its number is shown but not judged.
+    seed has no interval, so that its number is shown but not judged. The best
+    step size is one number for all seeds, and judged without an interval.
 *   A claim holds if all of its numbers do, and in part if only some do, or if
     some are not judged.
 *   An accuracy counts as reached from the round on after which no evaluation is

@@ -6,9 +6,9 @@ A figure for each experiment shows, for each method, the distribution of the
 validation accuracy over the clients; its mean and that of the worst 10 % by
 rounds, for runs with --rounds_per_client_eval; and how often clients were drawn
 and sent their update, by their number of training examples. The tables
-clients.csv and clients.md have the mean over the clients, that of the worst
-10 %, and the standard deviation. All of this is of a simulation: a real server
-does not see it.
+client_summary.csv and client_summary.md have the mean over the clients, that of
+the worst 10 %, and the standard deviation. All of this is of a simulation: a
+real server does not see it.
 """
 
 import pathlib
@@ -31,7 +31,6 @@ from programs import paths
 from tff_ocs.records import clients
 from tff_ocs.records import files
 from tff_ocs.records import runs
-from tff_ocs.records import settings as settings_lib
 
 _NAME = 'clients'
 _ENDINGS = ('.png', '.pdf')
@@ -54,8 +53,8 @@ def _define_flags():
   paths.define_path(
     'output_dir',
     'figures',
-    'The folder to write clients.csv, clients.md and, for each experiment,'
-    ' clients_EXPERIMENT.png and .pdf to.',
+    'The folder to write client_summary.csv, client_summary.md and, for each'
+    ' experiment, clients_EXPERIMENT.png and .pdf to.',
   )
 
 
@@ -65,11 +64,6 @@ def draw_clients(
   """Draws all experiments; ends the program with a line if it cannot."""
   folder = pathlib.Path(output_dir)
   try:
-    if (folder / settings_lib.CONFIG).exists():
-      raise runs.RunsError(
-        f'--output_dir={output_dir} is the folder of a run, whose'
-        f' {clients.CLIENTS} would be replaced; use another one.'
-      )
     groups = inputs.find_groups(results_dir, data)
     if not groups:
       raise inputs.no_runs(results_dir, data)
@@ -86,7 +80,7 @@ def draw_clients(
     table = tabulate(everything)
     text = format_tables(table)
     print(text, end='')
-    tables.write(folder / _NAME, table, text)
+    tables.write(folder / 'client_summary', table, text)
     for name, recorded in inputs.name_files(f'{_NAME}_', by_experiment).items():
       to = [folder / f'{name}{ending}' for ending in _ENDINGS]
       client_panels.plot(recorded, to)

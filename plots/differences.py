@@ -164,8 +164,8 @@ def _format(experiment, table, accuracies):
     return text
   title = (
     f'{experiment.title}, n={experiment.clients_per_round}: rounds × expected'
-    ' participants a round, relative to AOCS; but for chance, the bits are the'
-    ' product'
+    ' participants a round, relative to AOCS; except for chance, the bits are'
+    ' the product'
   )
   header = ['Method', *[f'To a lasting {100 * t:g} %' for t in shown]]
   return f'{text}\n{tables.format_markdown(title, header, factors)}'

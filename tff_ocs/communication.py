@@ -53,7 +53,7 @@ def uplink_bits(
       paper.
     scalars_per_client: The number of scalars that each of them sends: 0 for
       full and uniform participation, 1 for OCS, 1 + 2 x executed iterations for
-      AOCS.
+      AOCS, 3 for threshold sampling.
 
   Returns:
     The number of bits, of the arguments' type: Python integers, NumPy arrays or

@@ -248,7 +248,9 @@ def build_distributed_sgd_process(
   )
 
 
-def client_seed(experiment_seed: int, round_num: int, client_id: str):
+def client_seed(
+  experiment_seed: int, round_num: int, client_id: str
+) -> np.ndarray:
   """Returns the seed of one client in one round.
 
   It is a function of these three alone, so that methods under comparison share

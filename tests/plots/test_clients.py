@@ -136,7 +136,9 @@ def test_table_has_means_over_seeds(drawn, tmp_path, capsys):
     write(tmp_path / 'runs' / f'a{seed}', seed=seed, offset=0.1 * seed)
   write(tmp_path / 'runs' / 'full', 'full')
   draw(tmp_path)
-  table = pd.read_csv(tmp_path / 'out' / 'clients.csv').set_index('method')
+  table = pd.read_csv(tmp_path / 'out' / 'client_summary.csv').set_index(
+    'method'
+  )
   of_aocs, of_full = table.loc['AOCS, m=3'], table.loc['full participation']
   assert (of_aocs['seeds'], of_aocs['clients']) == (2, 8)
   assert of_aocs['mean'] == pytest.approx(0.575)
@@ -145,7 +147,7 @@ def test_table_has_means_over_seeds(drawn, tmp_path, capsys):
   assert of_full['worst_10_percent'] == pytest.approx(0.1)
   assert of_full['std_over_clients'] == pytest.approx(ACCURACIES.std())
   assert np.isnan(of_full['mean_std'])
-  text = (tmp_path / 'out' / 'clients.md').read_text()
+  text = (tmp_path / 'out' / 'client_summary.md').read_text()
   assert text in capsys.readouterr().out
   assert '| AOCS, m=3 | 2 | 8 | 57.5 ± 7.1 | 5.0 ± 7.1 | 27.3 ± 0.0 |' in text
   assert 'a real server does not see it' in text
@@ -156,8 +158,8 @@ def test_each_experiment_has_a_figure(drawn, tmp_path):
   write(tmp_path / 'runs' / 'other', of=made_up.CIFAR100)
   draw(tmp_path)
   assert {path.name for path in (tmp_path / 'out').iterdir()} == {
-    'clients.csv',
-    'clients.md',
+    'client_summary.csv',
+    'client_summary.md',
     'clients_cifar100_n32.pdf',
     'clients_cifar100_n32.png',
     'clients_femnist_set_1_n32.pdf',
@@ -175,14 +177,6 @@ def test_runs_without_clients_are_not_drawn(drawn, tmp_path, capsys):
   draw(tmp_path)
   assert f'{lost} is left out' in capsys.readouterr().err
   assert len(drawn[0].axes[0].get_lines()) == 1
-
-
-def test_tables_of_a_run_are_not_replaced(tmp_path):
-  folder = write(tmp_path / 'runs' / 'run')
-  before = (folder / clients.CLIENTS).read_bytes()
-  with pytest.raises(SystemExit, match='is the folder of a run, whose clients'):
-    program.draw_clients(results_dir=str(folder), output_dir=str(folder))
-  assert (folder / clients.CLIENTS).read_bytes() == before
 
 
 def test_methods_of_different_training_are_not_compared(tmp_path):

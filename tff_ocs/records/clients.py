@@ -21,19 +21,9 @@ from tff_ocs.records import metrics
 CLIENTS = 'clients.csv'
 # The fraction of clients whose mean accuracy counts as that of the worst.
 WORST_FRACTION = 0.1
+# The columns are described in `metrics.CLIENT_COLUMNS`.
+COLUMNS = tuple(metrics.CLIENT_COLUMNS)
 _TRAINING_EXAMPLES = 'training_examples'
-COLUMNS = {
-  'client_id': 'The id of the client.',
-  'in_pool': 'Whether the client is in the training pool.',
-  _TRAINING_EXAMPLES: (
-    'The number of its training examples; NaN in records of early versions.'
-  ),
-  'validation_examples': 'The number of its validation examples.',
-  'accuracy': 'The accuracy of the final weights on them; empty without any.',
-  'loss': 'The mean loss of the final weights on them.',
-  'simulated_draws': 'The number of rounds in which it was in the cohort.',
-  'simulated_sends': 'The number of rounds in which it sent its update.',
-}
 
 
 class Distribution(NamedTuple):
