@@ -10,9 +10,9 @@ tolerances, and `plots.measures` what is measured:
 *   Methods are compared by runs with the same seed. The interval is that of a
     bootstrap over these seeds, at a level of 95 %, which few seeds do not keep.
 *   A number holds if its whole interval is within the tolerance, does not hold
-    if all of it is outside, and holds in part if it reaches over an end. One
-    seed has no interval, so that its number is shown but not judged. The best
-    step size is one number for all seeds, and judged without an interval.
+    if all of it is outside, and holds in part if it reaches over an end. With
+    fewer than three seeds its number is shown but not judged. The best step
+    size is one number for all seeds, and judged without an interval.
 *   A claim holds if all of its numbers do, and in part if only some do, or if
     some are not judged.
 *   An accuracy counts as reached from the round on after which no evaluation is
@@ -39,6 +39,7 @@ from plots import tables
 from programs import entry
 from programs import paths
 from tff_ocs.records import runs
+from tff_ocs.records import settings
 
 _TUNING = 'tuning.csv'
 
@@ -95,7 +96,7 @@ def write_claims(
     if not groups and not tuned:
       raise inputs.no_runs(results_dir, data)
     judged = paper_claims.judge(paper_claims.Evidence(groups, tuned))
-    text = format_markdown(judged)
+    text = f'{format_markdown(judged)}\n{format_runs(groups)}'
     print(text, end='')
     if output_dir is not None:
       folder = pathlib.Path(output_dir)
@@ -139,13 +140,17 @@ def read_tuning(
 def format_verdicts(judged: Sequence[paper_claims.Judged]) -> str:
   """The short table: a row for each claim, with its verdict."""
   return tables.format_markdown(
-    "The paper's claims, and one of ours",
-    ['Claim', 'Verdict'],
+    "The paper's claims, and two of ours",
+    ['Claim', 'Verdict', 'Numbers'],
     [
-      [f'{claim.number}. {claim.statement} ({claim.source})', claim.verdict]
+      [
+        f'{claim.number}. {claim.statement} ({claim.source})',
+        claim.verdict,
+        claim.counts,
+      ]
       for claim in judged
     ],
-    num_texts=2,
+    num_texts=3,
   )
 
 
@@ -166,6 +171,37 @@ def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
     ]
     + [f'{measures.ABOUT_INTERVALS}\n']
   )
+
+
+def format_runs(groups: Sequence[runs.Group]) -> str:
+  """A table with the rounds, the commits and the cores of each experiment."""
+  by_experiment: dict[runs.Experiment, list[runs.Run]] = {}
+  for group in groups:
+    by_experiment.setdefault(group.experiment, []).extend(group.runs)
+  return tables.format_markdown(
+    'The runs',
+    ['Data', 'Runs', 'Rounds', 'Commits', 'Cores'],
+    [
+      [
+        f'{experiment.title}, n={experiment.clients_per_round}',
+        str(len(of_experiment)),
+        *_describe_runs(of_experiment),
+      ]
+      for experiment, of_experiment in by_experiment.items()
+    ],
+  )
+
+
+def _describe_runs(of_experiment: Sequence[runs.Run]) -> list[str]:
+  environments = [settings.read_config(run.path)[1] for run in of_experiment]
+  return [
+    ', '.join(sorted({str(value) for value in values}))
+    for values in (
+      [run.settings.total_rounds for run in of_experiment],
+      [(of.get('git_commit') or 'unknown')[:7] for of in environments],
+      [of.get('cpus', 'unknown') for of in environments],
+    )
+  ]
 
 
 def _format_check(check):

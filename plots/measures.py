@@ -133,8 +133,8 @@ def find_reference(
     groups: The groups that there are.
 
   Returns:
-    The group of the other method with the same experiment and settings; `None`
-    if there is not exactly one.
+    The group of the other method with the same experiment, settings and number
+    of rounds; `None` if there is not exactly one.
   """
   candidates = [
     other
@@ -142,6 +142,7 @@ def find_reference(
     if other.experiment == group.experiment
     and other.method == method
     and runs.common_settings(other) == runs.common_settings(group)
+    and other.settings.get('total_rounds') == group.settings.get('total_rounds')
   ]
   return candidates[0] if len(candidates) == 1 else None
 
@@ -187,6 +188,12 @@ def accuracy_within(run: runs.Run, num_bits: float) -> float:
   is_within = run.metrics['cumulative_uplink_bits'] <= num_bits
   accuracies = run.metrics['validation_accuracy'][is_within].dropna()
   return float(accuracies.iloc[-1]) if len(accuracies) else math.nan
+
+
+def highest_accuracy_within(run: runs.Run, num_bits: float) -> float:
+  """The highest accuracy until more than `num_bits` are sent; or NaN."""
+  is_within = run.metrics['cumulative_uplink_bits'] <= num_bits
+  return float(run.metrics['validation_accuracy'][is_within].max())
 
 
 def gap(one: runs.Run, other: runs.Run) -> float:

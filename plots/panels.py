@@ -57,10 +57,11 @@ OTHER_MARKER = 'P'
 _COLORS_OF_COMPRESSIONS = ('#009E73', '#CC79A7', '#882255', '#999999')
 _MARKERS_OF_COMPRESSIONS = ('s', 'D', '^', 'v')
 _MARKER_SIZE = 1.9
-# More evaluations than these are marked at this distance, as a fraction of the
-# panel's diagonal.
+# Of more evaluations than these, about as many are marked as the second number
+# says. Their numbers grow by a factor, so that their bits are evenly spaced on
+# the logarithmic axis.
 _MOST_MARKERS = 40
-_DISTANCE_OF_MARKERS = 0.05
+_NUM_MARKED = 14
 _PAPERS_UNIT = 10**8
 # A figure over both columns, in inches, with one row in the legend.
 _WIDTH = 7.0
@@ -147,7 +148,7 @@ def plot_panels(
         axis.set_ylabel(f'{name} [%]')
         axis.set_ylim(0, _accuracy_limit(by_label))
         if not is_by_bits:
-          _magnify(axis, averages, methods, looks, markers)
+          _magnify(axis, averages, methods, looks)
       panel = f'{axis.get_ylabel()} by {axis.get_xlabel()}'
       drawn += [
         {'panel': panel, 'line': label, **describe_line(average)}
@@ -180,14 +181,21 @@ def draw_lines(
     method = methods[label]
     look = dict(looks[method])
     if method in markers:
-      is_many = len(average) > _MOST_MARKERS
       look.update(
         marker=markers[method],
         markersize=_MARKER_SIZE,
         markeredgewidth=0.4,
-        markevery=_DISTANCE_OF_MARKERS if is_many else 1,
+        markevery=_marked(len(average)),
       )
     draw_with_band(axis, average, label=label, **look)
+
+
+def _marked(num_evaluations: int) -> list[int]:
+  """The places of the evaluations that are marked; the last is one."""
+  if num_evaluations <= _MOST_MARKERS:
+    return list(range(num_evaluations))
+  places = np.geomspace(1, num_evaluations, _NUM_MARKED).round().astype(int) - 1
+  return np.unique(places).tolist()
 
 
 def _markers(methods: Iterable[runs.Method]) -> dict[runs.Method, str]:
@@ -251,13 +259,12 @@ _BOTTOM_OF_INSET = 0.13
 _LOWEST_INSET, _HIGHEST_INSET = 0.26, 0.4
 # The inset shows the rounds from this part of them on.
 _START_OF_INSET = 1 / 3
-# Methods coincide whose last mean is at most so far below the best one, and the
-# others at most by this range, in parts of the panel's height.
+# Methods coincide whose means are at most so far from those of the one with the
+# best last mean, in parts of the panel's height.
 _COINCIDING = 0.03
-_LARGEST_RANGE = 0.2
 
 
-def _magnify(axis, averages, methods, looks, markers) -> None:
+def _magnify(axis, averages, methods, looks) -> None:
   """Adds an inset where methods coincide at the panel's scale, if it fits."""
   height = axis.get_ylim()[1]
   last_round = max(average.index[-1] for average in averages.values())
@@ -269,13 +276,11 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
   ends = {label: end for label, end in ends.items() if end.notna().any()}
   if not ends or len(ends) < 2:
     return
-  lasts = {label: end.dropna().iloc[-1] for label, end in ends.items()}
-  best = max(lasts.values())
+  best = max(ends.values(), key=lambda end: end.dropna().iloc[-1])
   near = [
-    ends[label]
-    for label, last in lasts.items()
-    if best - last <= _COINCIDING * height
-    and best - ends[label].min() <= _LARGEST_RANGE * height
+    end
+    for end in ends.values()
+    if (end - best).abs().max() <= _COINCIDING * height
   ]
   if len(near) < 2:
     return
@@ -285,7 +290,7 @@ def _magnify(axis, averages, methods, looks, markers) -> None:
   if place is None:
     return
   inset = axis.inset_axes(place)
-  draw_lines(inset, averages, methods, looks, markers)
+  draw_lines(inset, averages, methods, looks, markers={})
   margin = 0.08 * (high - low) or 0.01 * height
   inset.set_ylim(low - margin, high + margin)
   inset.set_xlim(start, last_round * 1.01)
@@ -330,7 +335,9 @@ def _place_inset(averages, last_round, height):
 def line_looks(
   methods: Iterable[runs.Method],
 ) -> dict[runs.Method, dict[str, Any]]:
-  """The colour of each method's line, and its dashes, which differ with m.
+  """The colour of each method's line, and what differs with m.
+
+  These are the dashes, and whether the markers are filled.
 
   Args:
     methods: The methods that are shown together. Those that are not the
@@ -362,6 +369,8 @@ def line_looks(
       look, linestyles = {'color': _OTHER_COLORS[index]}, _LINESTYLES
       rank += lap
     looks[method] = {'linestyle': linestyles[rank % len(linestyles)], **look}
+    if rank % 2 and method.compression is None:
+      looks[method]['markerfacecolor'] = 'white'
   return looks
 
 
@@ -386,15 +395,16 @@ def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
 
 def limit_loss(axis, limit: Optional[float]) -> None:
   """Cuts the axis off at a limit, and says so where that hides something."""
-  # The limits of the data are those of bands, too, but not of infinite values.
   peak = max(np.nanmax(line.get_ydata(), initial=0) for line in axis.lines)
-  peak = max(peak, axis.dataLim.y1)
+  # The limits of the data are those of bands, too, but not of infinite values.
+  top_of_bands = axis.dataLim.y1
   axis.set_ylim(0, limit)
-  if limit is not None and peak > limit:
+  if limit is not None and max(peak, top_of_bands) > limit:
+    what = f'mean up to {peak:.3g}' if peak > limit else 'bands'
     axis.text(
       0.98,
       0.98,
-      f'cut off; peak {peak:.3g}',
+      f'cut off: {what}',
       transform=axis.transAxes,
       ha='right',
       va='top',

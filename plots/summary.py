@@ -39,7 +39,8 @@ from tff_ocs.records import units
 
 _ABOUT_PAIRS = (
   "'Final − full' and 'Of full' are over the seeds that the method and full"
-  ' participation both have, all other columns over all seeds of a row.'
+  ' participation both have, all other columns over all seeds of a row. ∞'
+  ' stands for a ratio where a seed of the method does not get there.'
 )
 
 
@@ -232,15 +233,17 @@ def _final_difference(group, full) -> measures.Estimate:
 
 
 def _ratio_of_bits(group, full, round_of, target) -> float:
-  """The bits of the seeds with which both reach it, divided by full's."""
+  """The bits to an accuracy, divided by full's.
+
+  It is infinite if a seed of the group fails, and NaN if one of full does.
+  """
   bits = np.array(
     [
       [measures.bits_of_round(run, round_of(run, target)) for run in of_seed]
       for of_seed in _pair(group, full)
     ]
   ).reshape(-1, 2)
-  bits = bits[np.isfinite(bits).all(axis=1)]
-  if not len(bits):
+  if not len(bits) or not np.isfinite(bits[:, 1]).all():
     return math.nan
   return measures.estimate_ratio(*bits.T).value
 
@@ -347,8 +350,12 @@ def _format_kind(row, kind, target, unit):
   return [
     f'{row[round_num]:.3g}{some}',
     f'{unit.format(row[bits])}{some}',
-    tables.NONE if pd.isna(row[of_full]) else f'{row[of_full]:.3f}',
+    tables.NONE if pd.isna(row[of_full]) else _format_ratio(row[of_full]),
   ]
+
+
+def _format_ratio(ratio):
+  return f'{ratio:.3f}'.replace('inf', '∞')
 
 
 def _format_difference(row):

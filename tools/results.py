@@ -106,11 +106,18 @@ def _redraw_participation(results: pathlib.Path, output: pathlib.Path) -> None:
   accuracies = {}
   for group in groups:
     n, m = group.experiment.clients_per_round, group.method.expected_clients
-    accuracies[n, n if m is None else int(m)] = [
-      participation.read_accuracy(run.path) for run in group.runs
-    ]
-  table = participation.tabulate(dict(sorted(accuracies.items())))
-  caption = participation.caption_of(groups[0], len(groups[0].runs))
+    accuracies[n, n if m is None else int(m)] = {
+      run.settings.seed: participation.read_accuracy(run.path)
+      for run in group.runs
+    }
+  seeds = sorted(set.intersection(*map(set, accuracies.values())))
+  table = participation.tabulate(
+    {
+      numbers: [of_seeds[seed] for seed in seeds]
+      for numbers, of_seeds in sorted(accuracies.items())
+    }
+  )
+  caption = participation.caption_of(groups[0], len(seeds))
   output.mkdir(parents=True, exist_ok=True)
   participation.write_results(output, table, caption)
 

@@ -87,13 +87,42 @@ def test_eight_times_the_bits_hold(write):
 
 
 @pytest.mark.parametrize(
-  'factor, verdict', [(0.5, FAILS), ([0.5, 1, 1], IN_PART), (2, FAILS)]
+  'factor, verdict',
+  [
+    (0.5, FAILS),
+    # 8 x 0.7 = 5.6 is less than 2^2.5, and 8 x 0.71 is more.
+    (0.7, FAILS),
+    (0.71, HOLDS),
+    ([0.5, 1, 1], IN_PART),
+    (2, HOLDS),
+  ],
 )
 def test_other_ratios_are_judged_by_their_interval(write, factor, verdict):
   bits = np.outer(np.broadcast_to(factor, 3), EIGHT_TIMES)
   folder = write_claim_1(write, bits_of_full=bits)
   assert checks_of(folder, 1, 'full / AOCS')[0].verdict == verdict
-  assert judge(folder)[1].verdict == IN_PART
+
+
+# A round that is within 2^6 x 10^8 bits has the accuracy, and the next has not.
+@pytest.mark.parametrize(
+  'of_aocs, of_uniform, verdicts',
+  [
+    (0.81, 0.39, [HOLDS, HOLDS]),
+    (0.79, 0.41, [FAILS, FAILS]),
+  ],
+)
+def test_accuracies_with_few_bits_have_limits(
+  write, of_aocs, of_uniform, verdicts
+):
+  few = np.array([10, 20, 30, *range(100, 800, 100)]) * 10**8
+  # The last accuracy counts for AOCS, and the highest for the others.
+  write('aocs', 3, [0.9, 0.9, of_aocs, *GOOD[3:]], bits=few)
+  folder = write('uniform', 3, [0.1, of_uniform, 0.2, *GOOD[3:]], bits=few)
+  of = {check.quantity: check for check in judge(folder)[1].checks}
+  assert [
+    of['accuracy at 2^6 × 10^8 bits, AOCS, m=3'].verdict,
+    of['highest accuracy up to 2^6 × 10^8 bits, uniform, m=3'].verdict,
+  ] == verdicts
 
 
 def test_uniform_that_never_stays_needs_more(write):
@@ -111,9 +140,14 @@ def test_uniform_that_never_stays_needs_more(write):
 def test_nobody_who_gets_there_is_not_judged(write):
   folder = write_claim_1(write, uniform=BAD)
   write('aocs', 3, BAD, bits=FEW, of=of_set(2))
-  write('threshold', 3, BAD, bits=FEW, of=of_set(2))
+  curves = [GOOD, BAD, GOOD]
+  write('threshold', 3, curves, bits=FEW, of=of_set(2))
   check = checks_of(folder, 7, 'm=3')[1]
-  assert check.verdict == NOT_JUDGED and check.why == 'no run gets that far'
+  assert check.verdict == NOT_JUDGED
+  assert check.why == (
+    'one round trip, m=3 gets there with 2 of 3 seeds, AOCS, m=3 gets there'
+    ' with 0 of 3 seeds'
+  )
 
 
 def test_rounds_that_are_not_validated_are_not_judged(write):
@@ -129,15 +163,22 @@ def test_rounds_that_are_not_validated_are_not_judged(write):
   assert judge(folder)[1].verdict == IN_PART
 
 
-def test_one_seed_is_shown_but_not_judged(write):
-  folder = write_claim_1(write, seeds=[0])
+@pytest.mark.parametrize(
+  'seeds, number, why',
+  [
+    ([0], '8, first hit 8 | 1', '1 seed of at least 3'),
+    ([0, 1], '8 [8, 8], first hit 8 | 2', '2 seeds of at least 3'),
+  ],
+)
+def test_few_seeds_are_shown_but_not_judged(write, seeds, number, why):
+  folder = write_claim_1(write, seeds=seeds)
   claim = judge(folder)[1]
   assert claim.verdict == NOT_JUDGED
-  assert {check.why for check in claim.checks} == {'1 seed, no interval'}
+  assert {check.why for check in claim.checks} == {why}
   assert claim.checks[0].estimate.value == 8
   text = claims.format_markdown([claim])
-  assert '| 8, first hit 8 | 1 |' in text
-  assert '| not judged (1 seed, no interval) |' in text
+  assert f'| {number} |' in text
+  assert f'| not judged ({why}) |' in text
 
 
 # Claims 2 and 4: the same results.
@@ -150,6 +191,7 @@ SAME = {2: (('aocs', 6), ('full', 32)), 4: (('ocs', 3), ('aocs', 3))}
   'shifts, verdict',
   [
     ((0.0, 0.001, -0.001), HOLDS),
+    ((-0.0049, 0.0049, 0.0049), HOLDS),
     ((-0.1, -0.1, -0.11), FAILS),
     ((0.0, 0.0, 0.05), IN_PART),
   ],
@@ -171,6 +213,20 @@ def test_same_results_are_those_within_the_tolerance(
   # The other sets and tasks have no runs.
   assert {check.verdict for check in claim.checks[2:]} == {NOT_JUDGED}
   assert claim.verdict == (FAILS if verdict == FAILS else IN_PART)
+
+
+@pytest.mark.parametrize(
+  'shift, verdicts',
+  [
+    (0.0051, [FAILS, HOLDS]),
+    (-0.0099, [FAILS, HOLDS]),
+    (0.0101, [FAILS, FAILS]),
+  ],
+)
+def test_tolerances_are_half_a_point_and_one_point(write, shift, verdicts):
+  write('full', 32, GOOD)
+  folder = write('aocs', 6, GOOD + shift)
+  assert [c.verdict for c in judge(folder)[2].checks[:2]] == verdicts
 
 
 def test_a_lag_is_seen_in_the_gap_alone(write):
@@ -289,33 +345,33 @@ def test_searches_that_do_not_say_what_they_are_of_are_named(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  'own, same, verdict',
+  'own, same, verdicts',
   [
-    (BAD, BAD, HOLDS),
+    (BAD, BAD, [HOLDS, HOLDS]),
     # By the step size alone.
-    (BAD, GOOD, IN_PART),
-    (GOOD, GOOD, FAILS),
-    (None, BAD, IN_PART),
-    (BAD, None, IN_PART),
-    (None, None, NOT_JUDGED),
+    (BAD, GOOD, [HOLDS, FAILS]),
+    (GOOD, GOOD, [FAILS, FAILS]),
+    (None, BAD, [NOT_JUDGED, HOLDS]),
+    (BAD, None, [HOLDS, NOT_JUDGED]),
+    (None, None, [NOT_JUDGED, NOT_JUDGED]),
   ],
 )
 def test_gain_on_balanced_data_is_by_sampling_or_by_step_size(
-  write, own, same, verdict
+  write, own, same, verdicts
 ):
   of = {'of': made_up.CIFAR100}
   folder = write('aocs', 3, GOOD, client_learning_rate=1e-3, **of)
   for curve, step_size in ((own, 3e-4), (same, 1e-3)):
     if curve is not None:
       write('uniform', 3, curve, client_learning_rate=step_size, **of)
-  claim = judge(folder)[6]
-  assert claim.verdict == verdict
+  judged = judge(folder)
+  assert [judged[6].verdict, judged[8].verdict] == verdicts
   if own is None:
-    assert claim.checks[0].why == (
+    assert judged[6].checks[0].why == (
       'no runs of uniform, m=3 with step size of its own'
     )
   if same is None:
-    assert claim.checks[2].why == (
+    assert judged[8].checks[0].why == (
       'no runs of uniform, m=3 with step size 0.001'
     )
 
@@ -356,6 +412,20 @@ def test_runs_that_cannot_be_compared_are_not_judged(write):
   write('aocs', 6, GOOD, data='other numbers')
   check = judge(folder)[2].checks[0]
   assert check.why == 'runs on several kinds of data; choose by --data'
+
+
+def test_runs_of_different_lengths_are_not_compared(write):
+  write('aocs', 3, GOOD[:5], bits=FEW[:5])
+  folder = write('uniform', 3, GOOD)
+  assert checks_of(folder, 3, 'm=3')[0].why == (
+    'AOCS, m=3 has 5 and uniform, m=3 has 10 rounds'
+  )
+  # Nor are those of two sets.
+  for number, curve in ((2, GOOD), (3, GOOD[:5])):
+    for sampling in ('aocs', 'uniform'):
+      bits = FEW[: len(curve)]
+      write(sampling, 3, curve, bits=bits, of=of_set(number))
+  assert 'has 5 rounds' in checks_of(folder, 3, 'on set 3')[0].why
 
 
 def test_compressed_and_tuning_runs_are_left_aside(write):
@@ -407,8 +477,9 @@ def test_command_prints_and_writes_the_table(write, tmp_path, capsys):
   assert (
     '| 3. Uniform sampling is worse round by round, the more so the more'
     ' unbalanced the data is. (Section 5.4 and a footnote to 5.2) |'
-    ' holds in part |'
+    ' holds in part | 5 as claimed, 2 not judged |'
   ) in printed.splitlines()
+  assert '| made-up numbers, set 2, n=32 | 6 | 10 | ' in printed
   assert (
     '| made-up numbers, set 1, n=32 | mean gap of the curves, AOCS − uniform,'
     ' m=3 | much above 0 | +30.00 [+30.00, +30.00] | 3 | above 0 | holds |'

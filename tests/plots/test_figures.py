@@ -255,7 +255,7 @@ def test_authors_curves_are_drawn_with_ours(tmp_path, drawn):
   np.testing.assert_allclose(uniform.get_xdata(), [0, 2])
   np.testing.assert_allclose(uniform.get_ydata(), [10, 50])
   (note,) = [text.get_text() for text in loss.texts]
-  assert note == 'cut off; peak 9'
+  assert note == 'cut off: mean up to 9'
   with pytest.raises(SystemExit, match='needs --authors_curves'):
     draw(tmp_path, 'authors')
   path.write_text('method,round,training_loss\n')

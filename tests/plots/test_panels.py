@@ -152,8 +152,28 @@ def test_compressions_differ_in_colour_marker_and_dashes(tmp_path, drawn):
   assert len({dashes_of(line) for line in list(lines.values())[1:]}) == 3
 
 
-@pytest.mark.parametrize('num_evaluations, spacing', [(10, 1), (60, 0.05)])
-def test_markers_are_at_evaluations(tmp_path, drawn, num_evaluations, spacing):
+def test_markers_of_another_m_are_open(tmp_path, drawn):
+  by_label = {
+    f'{sampling}, m={m}': [read(tmp_path / f'{sampling}{m}', sampling, m)]
+    for sampling in ('uniform', 'aocs')
+    for m in (3, 6)
+  }
+  panels.plot_panels(by_label, [tmp_path / 'x.png'], caption='')
+  lines = drawn[0].axes[0].lines
+  assert [line.get_markerfacecolor() == 'white' for line in lines] == [
+    False,
+    True,
+  ] * 2
+
+
+@pytest.mark.parametrize(
+  'num_evaluations, marked',
+  [
+    (4, [0, 1, 2, 3]),
+    (60, [0, 1, 2, 3, 4, 6, 8, 11, 16, 22, 31, 43, 59]),
+  ],
+)
+def test_markers_are_at_evaluations(tmp_path, drawn, num_evaluations, marked):
   run = read(
     tmp_path / 'run',
     bits=np.arange(1, num_evaluations + 1) * 10**8,
@@ -164,7 +184,7 @@ def test_markers_are_at_evaluations(tmp_path, drawn, num_evaluations, spacing):
   for axis in (accuracy, by_bits):
     assert axis.lines[0].get_marker() == '^'
     assert len(axis.lines[0].get_xdata()) == num_evaluations
-    assert axis.lines[0].get_markevery() == spacing
+    assert axis.lines[0].get_markevery() == marked
   assert loss.lines[0].get_marker() == 'None'
 
 
@@ -261,7 +281,7 @@ def test_losses_that_are_cut_off_are_noted(tmp_path, drawn):
   panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
   for axis in (drawn[1].axes[1], drawn[1].axes[3]):
     (note,) = axis.texts
-    assert note.get_text() == 'cut off; peak 51.2'
+    assert note.get_text() == 'cut off: mean up to 51.2'
 
 
 def test_lines_are_described(tmp_path, drawn):

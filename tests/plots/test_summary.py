@@ -24,7 +24,11 @@ def write_runs(tmp_path):
     tmp_path / 'b', m=3, seed=1, bits=bits, accuracy=[0.5, _NAN, 0.6, 0.5]
   )
   made_up.write_run(
-    tmp_path / 'c', 'full', m=32, bits=[10**10, 2 * 10**10], accuracy=[0.3, 0.8]
+    tmp_path / 'c',
+    'full',
+    m=32,
+    bits=[10**10, 2 * 10**10, 3 * 10**10, 4 * 10**10],
+    accuracy=[0.3, 0.8, 0.8, 0.8],
   )
 
 
@@ -100,7 +104,7 @@ def test_table(tmp_path):
     ' | Final − full [points] | Best accuracy [%] | Participants a round'
     ' | Rounds without sender | Uplink [Gbit] |',
     '| --- |' + ' ---: |' * 9,
-    '| full participation | 2^-3 | 1 | 2 | 80.0 | – | 80.0 | 32.00 | 0 | 20.00'
+    '| full participation | 2^-3 | 1 | 4 | 80.0 | – | 80.0 | 32.00 | 0 | 40.00'
     ' |',
     '| AOCS, m=3 | 2^-3 | 2 | 4 | 60.0 ± 14.1 | -10.00 | 75.0 ± 21.2 | 3.00 | 0'
     ' | 4.00 |',
@@ -115,7 +119,8 @@ def test_table(tmp_path):
     '| AOCS, m=3 | 1 | 2.00 | 0.150 | 2 (1 of 2) / – | 3.00 (1 of 2) / – | – |',
     '',
     "'Final − full' and 'Of full' are over the seeds that the method and full"
-    ' participation both have, all other columns over all seeds of a row.',
+    ' participation both have, all other columns over all seeds of a row. ∞'
+    ' stands for a ratio where a seed of the method does not get there.',
   ]
 
 
@@ -306,3 +311,28 @@ def test_bad_accuracies_are_named():
   )
   assert ended.returncode == 1
   assert '--accuracies' in ended.stderr
+
+
+def test_ratio_is_infinite_if_a_seed_of_the_method_does_not_get_there(tmp_path):
+  bits = np.arange(1, 5) * 10**9
+  for seed, of_aocs in enumerate([[0.5, 0.9, 0.9, 0.9], [0.5, 0.6, 0.9, 0.8]]):
+    made_up.write_run(
+      tmp_path / f'a{seed}', m=3, seed=seed, bits=bits, accuracy=of_aocs
+    )
+    made_up.write_run(
+      tmp_path / f'b{seed}',
+      'full',
+      32,
+      seed,
+      bits=10 * bits,
+      accuracy=[0.9] * 4,
+    )
+  _, aocs = summarize(tmp_path, [0.85])
+  assert aocs['bits_to_0.85_of_full'] == (2 + 3) / (10 + 10)
+  assert aocs['lasting_bits_to_0.85_of_full'] == np.inf
+  groups, _ = runs.find_groups(tmp_path)
+  text = summary.format_tables(summary.summarize(groups, [0.85]), [0.85])
+  assert (
+    '| AOCS, m=3 | 1.5 / 1 (1 of 2) | 2.50 / 2.00 (1 of 2) | 0.250 / ∞ |'
+    in text
+  )
