@@ -7,6 +7,7 @@ from typing import Union
 import pandas as pd
 from matplotlib import figure
 from matplotlib import style
+from matplotlib import ticker
 
 from plots import captions
 from plots import curves
@@ -77,12 +78,16 @@ def plot_improvement(
         linestyle=_LINESTYLES[dashes % len(_LINESTYLES)],
         label=captions.escape(_label(group)),
       )
-    axis.set_ylim(0, 1)
+    # Small factors differ by their ratios. A factor of 0 is not drawn.
+    axis.set_yscale('log')
+    axis.set_ylim(top=1.1)
+    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+    axis.yaxis.set_minor_formatter(ticker.NullFormatter())
     axis.set_xlabel('Communication round')
-    axis.set_ylabel(r'Improvement factor $\alpha^k$')
-    ends = axis.secondary_yaxis('right')
-    ends.set_yticks([0, 1], ['as full', 'as uniform'])
-    ends.spines['right'].set_visible(False)
+    axis.set_ylabel(
+      'Improvement factor $\\alpha^k$\n(0: as full, 1: as uniform)'
+    )
     fig.legend(loc='outside upper center', ncols=3)
     data = captions.escape(
       # Those with another n have the same data.

@@ -67,6 +67,9 @@ def test_gap_is_the_area_between_the_curves_over_its_length(run_with):
   # Up to the last round of the shorter run.
   assert measures.gap(run_with([0.1, 0.3]), one) == pytest.approx(0)
   assert measures.gap(run_with([0.3]), one) == pytest.approx(0.3)
+  # From the first round with an evaluation of both: 0.2 and 0.1.
+  late = run_with([_NAN, 0.2, 0.3])
+  assert measures.gap(one, late) == pytest.approx(0.15)
 
 
 def test_runs_are_paired_by_seed(tmp_path):
