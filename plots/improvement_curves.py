@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Union
 
+import numpy as np
 import pandas as pd
 from matplotlib import figure
 from matplotlib import style
@@ -78,9 +79,11 @@ def plot_improvement(
         linestyle=_LINESTYLES[dashes % len(_LINESTYLES)],
         label=captions.escape(_label(group)),
       )
-    # Small factors differ by their ratios. A factor of 0 is not drawn.
+    # Small factors differ by their ratios. A factor of 0 is not drawn, and a band
+    # that reaches 0 has no end.
     axis.set_yscale('log')
-    axis.set_ylim(top=1.1)
+    factors = np.concatenate([line.get_ydata() for line in axis.lines])
+    axis.set_ylim(np.min(factors[factors > 0], initial=0.5) / 1.5, 1.1)
     axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
     axis.yaxis.set_minor_formatter(ticker.NullFormatter())
