@@ -79,8 +79,8 @@ def plot_improvement(
         linestyle=_LINESTYLES[dashes % len(_LINESTYLES)],
         label=captions.escape(_label(group)),
       )
-    # Small factors differ by their ratios. A factor of 0 is not drawn, and a band
-    # that reaches 0 has no end.
+    # Small factors differ by their ratios. A factor of 0 is not drawn, and a
+    # band that reaches 0 has no end.
     axis.set_yscale('log')
     factors = np.concatenate([line.get_ydata() for line in axis.lines])
     axis.set_ylim(np.min(factors[factors > 0], initial=0.5) / 1.5, 1.1)

@@ -177,10 +177,14 @@ def draw_lines(
     looks: As of `line_looks`.
     markers: The markers of evaluations; none for methods that are not there.
   """
+  ms = sorted({of.expected_clients for of in methods.values()} - {None})
   for label, average in averages.items():
     method = methods[label]
     look = dict(looks[method])
     if method in markers:
+      # Markers of the second m are open.
+      if method.expected_clients in ms[1::2] and method.compression is None:
+        look['markerfacecolor'] = 'white'
       look.update(
         marker=markers[method],
         markersize=_MARKER_SIZE,
@@ -335,9 +339,7 @@ def _place_inset(averages, last_round, height):
 def line_looks(
   methods: Iterable[runs.Method],
 ) -> dict[runs.Method, dict[str, Any]]:
-  """The colour of each method's line, and what differs with m.
-
-  These are the dashes, and whether the markers are filled.
+  """The colour of each method's line, and its dashes, which differ with m.
 
   Args:
     methods: The methods that are shown together. Those that are not the
@@ -369,8 +371,6 @@ def line_looks(
       look, linestyles = {'color': _OTHER_COLORS[index]}, _LINESTYLES
       rank += lap
     looks[method] = {'linestyle': linestyles[rank % len(linestyles)], **look}
-    if rank % 2 and method.compression is None:
-      looks[method]['markerfacecolor'] = 'white'
   return looks
 
 
