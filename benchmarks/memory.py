@@ -65,13 +65,13 @@ def main(argv):
           source=cohorts.UniformSource(
             task, 0, _CLIENTS_PER_ROUND, task.train.num_examples
           ),
-          expected_clients=3,
+          sampling='aocs',
+          improvement_clients=3,
           known_weight=None,
           total_rounds=_ROUNDS.value + 1,
           rounds_per_eval=5,
           rounds_per_checkpoint=10,
           folder=folder,
-          name='memory',
         )
   print(f'{"round":>5}{"program":>10}{"worker":>10}{"MB":>10}')
   for round_num, (own, worker) in folder.samples.items():
