@@ -70,6 +70,16 @@ def test_tables_are_those_of_the_runs(redrawn):
     )
 
 
+def test_runs_of_an_experiment_have_one_commit_and_one_core():
+  text = (PUBLISHED / 'claims.md').read_text()
+  _, _, table = text.partition('**The runs**')
+  rows = [line.split('|')[1:-1] for line in table.splitlines() if '|' in line]
+  assert len(rows) > 5
+  for *_, commits, cores in rows[2:]:
+    assert len(commits.split(',')) == 1
+    assert cores.strip() == '1'
+
+
 def test_comparison_is_that_of_its_curves():
   table = comparison.read_results(PUBLISHED / 'compare')
   curves = pd.read_csv(
