@@ -24,11 +24,11 @@ A method of --methods can also be PATH.py:FUNCTION, a cohort sampler of your own
 (docs/samplers.md).
 
 The runs and then the results are written below --output_dir: compare_tuning.csv
-with the accuracy of each step size, compare_runs.csv with a row for each run,
-and compare.csv, compare.md, compare.png and compare.pdf with one for each
-method. They have the methods of this command. Finished runs are not repeated.
-`plots.clients` draws how well the methods serve single clients, schemes and
-cohort samplers apart.
+with the accuracy of each step size, compare_curves.csv with all evaluations,
+compare_runs.csv with a row for each run, and compare.csv, compare.md,
+compare.png and compare.pdf with one for each method. They have the methods of
+this command. Finished runs are not repeated. `plots.clients` draws how well the
+methods serve single clients, schemes and cohort samplers apart.
 """
 
 import pathlib
