@@ -194,6 +194,16 @@ class Run:
     self.kill()
 
 
+def run_killed(output_dir, *arguments):
+  """Kills a run after a checkpoint and finishes it; returns its folder."""
+  killed = Run(output_dir, *arguments)
+  killed.kill_when(lambda: num_rounds(killed.folder) >= 12)
+  assert saved_checkpoints(killed.folder)
+  status, output = finish(output_dir, *arguments)
+  assert status == 0, output
+  return killed.folder
+
+
 def finish(output_dir, *arguments, **kwargs):
   return Run(output_dir, *arguments, **kwargs).finish()
 

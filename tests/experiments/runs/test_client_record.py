@@ -126,12 +126,7 @@ def test_costs_are_those_of_the_uplinks(recorded, tmp_path):
 
 
 def test_killed_run_keeps_its_counts(tmp_path):
-  run = linear.Run(tmp_path / 'runs', *FLAGS)
-  run.kill_when(lambda: linear.num_rounds(run.folder) >= 12)
-  assert linear.saved_checkpoints(run.folder)
-  status, output = linear.finish(tmp_path / 'runs', *FLAGS)
-  assert status == 0, output
-  table = clients.read_clients(run.folder)
+  table = clients.read_clients(linear.run_killed(tmp_path / 'runs', *FLAGS))
   assert table['simulated_draws'].sum() == 24 * 3
 
 

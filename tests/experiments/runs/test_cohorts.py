@@ -110,13 +110,9 @@ def test_killed_run_of_a_sampler_that_learns_continues_to_the_same_bits(
 ):
   flags = (f'--cohort_sampler={sampler}', '--sampling=full')
   whole = linear.Run(tmp_path / 'whole', *flags)
-  killed = linear.Run(tmp_path / 'killed', *flags)
-  killed.kill_when(lambda: linear.num_rounds(killed.folder) >= 12)
-  assert linear.saved_checkpoints(killed.folder)
-  status, output = linear.finish(tmp_path / 'killed', *flags)
-  assert status == 0, output
+  killed = linear.run_killed(tmp_path / 'killed', *flags)
   assert whole.finish()[0] == 0
-  assert linear.read_results(killed.folder) == linear.read_results(whole.folder)
+  assert linear.read_results(killed) == linear.read_results(whole.folder)
 
 
 def test_sampler_and_scheme_combine(tmp_path):
@@ -244,12 +240,8 @@ def test_state_of_a_sampler_can_have_any_name(tmp_path):
     # Its counts are saved as well, under the same name.
     '--evaluate_clients',
   )
-  run = linear.Run(tmp_path / 'runs', *flags)
-  run.kill_when(lambda: linear.num_rounds(run.folder) >= 12)
-  assert linear.saved_checkpoints(run.folder)
-  status, output = linear.finish(tmp_path / 'runs', *flags)
-  assert status == 0, output
-  table = clients.read_clients(run.folder)
+  folder = linear.run_killed(tmp_path / 'runs', *flags)
+  table = clients.read_clients(folder)
   assert table['simulated_draws'].sum() == 24 * 3
 
 
