@@ -25,6 +25,7 @@ PACKAGED = ('tff_ocs', 'experiments', 'plots', 'programs')
 FLAG_FILES = sorted((ROOT / 'experiments' / 'flags').glob('*.flags'))
 # Packages whose name differs from the name of their module.
 DISTRIBUTIONS = {
+  'PIL': 'pillow',
   'absl': 'absl-py',
   'grpc': 'grpcio',
   'mlflow': 'mlflow-skinny',
@@ -178,7 +179,7 @@ def test_extras_of_tools_are_used(declared):
   for tool in names(declared, 'lint'):
     assert f'$(PYTHON) -m {tool} ' in makefile.replace('\n', ' ')
   configuration = (ROOT / 'mkdocs.yml').read_text()
-  assert imported('tools') <= names(declared, 'docs')
+  assert imported('tools') <= names(declared, 'docs', 'test')
   for package in names(declared, 'docs') - {'mkdocs'}:
     assert package.replace('mkdocs-', '') in configuration
 

@@ -6,6 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import figure
+from matplotlib import image
+from matplotlib import pyplot as plt
+from PIL import Image
 
 from plots import comparison
 from tools import results
@@ -103,6 +106,27 @@ def test_comparison_is_that_of_its_curves():
           found[np.argmax(is_above) + 1 if is_above.any() else 0],
         ],
       )
+
+
+def test_pictures_are_stored_small_and_look_the_same(tmp_path):
+  path = tmp_path / 'figure.png'
+  fig, axes = plt.subplots()
+  for index in range(6):
+    axes.fill_between([0, 1], [index, 0], [9, index], alpha=0.2)
+    axes.plot([0, 1], [index, 6 - index])
+  fig.savefig(path, dpi=200)
+  plt.close(fig)
+  drawn, size = image.imread(path), path.stat().st_size
+  results.shrink(path)
+  small = image.imread(path)
+  assert path.stat().st_size < 0.5 * size
+  assert small.shape[:2] == drawn.shape[:2] == (960, 1280)
+  np.testing.assert_allclose(small[..., :3], drawn[..., :3], atol=0.1)
+  with Image.open(path) as stored:
+    assert stored.info['dpi'] == pytest.approx((200, 200), rel=1e-3)
+  as_stored = path.read_bytes()
+  results.shrink(path)
+  assert path.read_bytes() == as_stored
 
 
 def test_verdicts_in_the_readme_are_replaced():
