@@ -11,8 +11,8 @@ tolerances, and `plots.measures` what is measured:
     bootstrap over these seeds, at a level of 95 %, which few seeds do not keep.
 *   A number holds if its whole interval is within the tolerance, does not hold
     if all of it is outside, and holds in part if it reaches over an end. With
-    fewer than three seeds its number is shown but not judged. The best step
-    size is one number for all seeds, and judged without an interval.
+    fewer than three seeds (--min_seeds) its number is shown but not judged. The
+    best step size is one number for all seeds, and judged without an interval.
 *   A claim holds if all of its numbers do, and in part if only some do, or if
     some are not judged.
 *   An accuracy counts as reached from the round on after which no evaluation is
@@ -52,6 +52,7 @@ def main(argv):
     tuning_dir=flags.FLAGS.tuning_dir,
     output_dir=flags.FLAGS.output_dir,
     data=flags.FLAGS.data,
+    min_seeds=flags.FLAGS.min_seeds,
   )
 
 
@@ -69,6 +70,12 @@ def _define_flags():
     'The folder to write claims.md and claims.csv to. If not given, the table'
     ' is only printed.',
   )
+  flags.DEFINE_integer(
+    'min_seeds',
+    paper_claims.MIN_SEEDS,
+    'With fewer seeds a number is not judged. One seed has no interval.',
+    lower_bound=2,
+  )
 
 
 def write_claims(
@@ -77,6 +84,7 @@ def write_claims(
   tuning_dir: Optional[str] = None,
   output_dir: Optional[str] = None,
   data: Optional[str] = None,
+  min_seeds: int = paper_claims.MIN_SEEDS,
 ) -> list[paper_claims.Judged]:
   """Prints the table; ends the program with a line if it cannot.
 
@@ -86,6 +94,7 @@ def write_claims(
       `results_dir`.
     output_dir: Where to write claims.md and claims.csv; `None` is nowhere.
     data: Part of the name, or the source, of the data to use; `None` is all.
+    min_seeds: With fewer seeds, at least 2, a number is not judged.
 
   Returns:
     The claims with their verdicts.
@@ -95,7 +104,8 @@ def write_claims(
     tuned = read_tuning(pathlib.Path(tuning_dir or results_dir), data)
     if not groups and not tuned:
       raise inputs.no_runs(results_dir, data)
-    judged = paper_claims.judge(paper_claims.Evidence(groups, tuned))
+    evidence = paper_claims.Evidence(groups, tuned)
+    judged = paper_claims.judge(evidence, min_seeds)
     text = f'{format_markdown(judged)}\n{format_runs(groups)}'
     print(text, end='')
     if output_dir is not None:

@@ -13,7 +13,7 @@ must be in. The tolerances are chosen as follows.
 *   'Better' means that the interval of the difference is above 0.
 
 An interval of one or two seeds says little, so that a number needs three to be
-judged.
+judged, unless `judge` is asked for fewer.
 """
 
 import math
@@ -51,7 +51,7 @@ _BUDGET = 2**6 * 10**8
 _SETS = ('FEMNIST set 1', 'FEMNIST set 2', 'FEMNIST set 3')
 _SHAKESPEARE = 'Shakespeare'
 _CIFAR100 = 'CIFAR100'
-_MIN_SEEDS = 3
+MIN_SEEDS = 3
 
 
 class Tolerance(NamedTuple):
@@ -102,8 +102,8 @@ class Check(NamedTuple):
     """The verdict.
 
     A check holds if the whole interval is within the tolerance, does not hold
-    if all of it is outside, and holds in part if it reaches over an end. With
-    fewer than three seeds its number is shown but not judged.
+    if all of it is outside, and holds in part if it reaches over an end. If
+    there is a reason why it is not judged, its number is shown all the same.
     """
     if self.why or self.estimate is None:
       return NOT_JUDGED
@@ -168,15 +168,16 @@ class Evidence:
 
     Args:
       groups: The groups of runs. Those with compression, those that are
-        validated on training clients, and variants of a method with a name of
-        their own, such as one round trip with unknown weight, are left aside.
+        validated on training clients, and variants of a method whose runs have
+        a name of their own, such as one round trip with unknown weight, are
+        left aside.
       tuned: The tables tuning.csv of `experiments.tune`, by their paths.
     """
     self.groups = [
       group
       for group in groups
       if group.method.compression is None
-      and group.method.name is None
+      and runs.method_of(group.runs[0].settings).name is None
       and group.settings.get('holdout_fraction') is None
     ]
     self.tuned = tuned
@@ -271,11 +272,18 @@ def _measure(check: Check, measure: Callable[[], _Measured]) -> Check:
   if math.isnan(check.estimate.value):
     why = check.why or 'no evaluation within these bits'
     return check._replace(estimate=None, why=why)
-  seeds = check.estimate.seeds
-  if seeds < _MIN_SEEDS:
-    few = f'{seeds} seed{"s" if seeds > 1 else ""} of at least {_MIN_SEEDS}'
-    return check._replace(why='; '.join(filter(None, [few, check.why])))
   return check
+
+
+def _require_seeds(check: Check, min_seeds: int) -> Check:
+  """The check, not judged if its number has fewer seeds than that."""
+  if check.estimate is None or check.is_exact:
+    return check
+  seeds = check.estimate.seeds
+  if seeds >= min_seeds:
+    return check
+  few = f'{seeds} seed{"s" if seeds > 1 else ""} of at least {min_seeds}'
+  return check._replace(why='; '.join(filter(None, [few, check.why])))
 
 
 def _difference(evidence, name, n, one, other, difference):
@@ -686,10 +694,24 @@ CLAIMS = (
 )
 
 
-def judge(evidence: Evidence) -> list[Judged]:
-  """Judges all claims."""
+def judge(evidence: Evidence, min_seeds: int = MIN_SEEDS) -> list[Judged]:
+  """Judges all claims.
+
+  Args:
+    evidence: The runs and the tables of step sizes.
+    min_seeds: With fewer seeds a number is not judged; at least 2, since one
+      seed has no interval.
+
+  Returns:
+    The claims with their checks.
+  """
   return [
-    Judged(claim.number, claim.statement, claim.source, claim.measure(evidence))
+    Judged(
+      claim.number,
+      claim.statement,
+      claim.source,
+      [_require_seeds(check, min_seeds) for check in claim.measure(evidence)],
+    )
     for claim in CLAIMS
   ]
 

@@ -261,7 +261,12 @@ MUTATIONS = [
   *_of(
     'plots/paper_claims.py',
     'tests/plots/test_claims.py',
-    ('_MIN_SEEDS = 3', '_MIN_SEEDS = 2'),
+    ('MIN_SEEDS = 3', 'MIN_SEEDS = 2'),
+    (
+      'runs.method_of(group.runs[0].settings).name is None',
+      'group.method.name is None',
+    ),
+    ('if seeds >= min_seeds:', 'if seeds >= MIN_SEEDS:'),
     ('2**2.5)', '2**2.0)'),
     ("'within ±1 point', -0.01, 0.01", "'within ±1 point', -0.04, 0.04"),
     ('high=0.4)', 'high=1.0)'),

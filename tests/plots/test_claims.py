@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from plots import claims
+from plots import inputs
 from plots import measures
 from plots import paper_claims
 from tests.plots import made_up
@@ -48,10 +49,11 @@ def write(tmp_path):
   return write_runs
 
 
-def judge(folder):
-  groups, _ = runs.find_groups(folder)
+def judge(folder, **options):
+  groups = inputs.find_groups(str(folder), None)
   tuned = claims.read_tuning(folder, None)
-  judged = paper_claims.judge(paper_claims.Evidence(groups, tuned))
+  evidence = paper_claims.Evidence(groups, tuned)
+  judged = paper_claims.judge(evidence, **options)
   return {claim.number: claim for claim in judged}
 
 
@@ -179,6 +181,10 @@ def test_few_seeds_are_shown_but_not_judged(write, seeds, number, why):
   text = claims.format_markdown([claim])
   assert f'| {number} |' in text
   assert f'| not judged ({why}) |' in text
+  for min_seeds in (2, 3, 4):
+    assert (judge(folder, min_seeds=min_seeds)[1].verdict == NOT_JUDGED) == (
+      len(seeds) < min_seeds
+    )
 
 
 # Claims 2 and 4: the same results.
