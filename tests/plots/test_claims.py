@@ -12,7 +12,6 @@ from plots import inputs
 from plots import measures
 from plots import paper_claims
 from tests.plots import made_up
-from tff_ocs.records import runs
 
 HOLDS = paper_claims.HOLDS
 IN_PART = paper_claims.IN_PART
