@@ -1,7 +1,6 @@
 """Workers start on the loopback interface, in a surrounding for simulation."""
 
 import errno
-import logging
 import os
 import pathlib
 import socket
@@ -9,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from absl import logging
 
 from tests.runtime import tools
 from tff_ocs import execution
@@ -109,16 +109,17 @@ def _find_addresses(worker):
 
 
 @pytest.fixture
-def warnings():
-  """The warnings logged, as if no worker had been started before."""
+def warnings(monkeypatch):
+  """The warnings of absl, as if no worker had been started before.
+
+  Whether a logger shows them depends on the tests that ran before.
+  """
   worker_process._warn_of_open_ports.cache_clear()
   found = []
-  handler = logging.Handler(logging.WARNING)
-  handler.emit = lambda record: found.append(record.getMessage())
-  logger = logging.getLogger('absl')
-  logger.addHandler(handler)
+  monkeypatch.setattr(
+    logging, 'warning', lambda message, *values: found.append(message % values)
+  )
   yield found
-  logger.removeHandler(handler)
   worker_process._warn_of_open_ports.cache_clear()
 
 
