@@ -177,6 +177,10 @@ def _own_flags_command(command):
   return ['-m', f'experiments.{experiment.split("_")[0]}', *own_flags]
 
 
+SINGLE_RUNS = [
+  f'experiments.{name}'
+  for name in ('femnist', 'shakespeare', 'cifar100', 'custom')
+]
 # Commands with an error, to see that it is found.
 WRONG_COMMANDS = [
   ('-m', 'experiments.femnist', '--sampling=none'),
@@ -213,6 +217,25 @@ def test_commands_have_the_flags_that_they_show(tmp_path):
   for (command, name), error in zip(commands.items(), errors):
     assert error is None, f'{name}: {" ".join(command)}: {error}'
   assert all(errors[len(commands) :])
+
+
+@each_page
+def test_single_runs_and_sweeps_have_folders_of_their_own(page, tmp_path):
+  # Figures and claims refuse a folder where runs of one method differ, and a
+  # run does not continue another one.
+  of_single, of_sweeps = set(), set()
+  for _, module, *arguments in _commands(page, tmp_path):
+    own = arguments[: arguments.index('--')] if '--' in arguments else arguments
+    (folder,) = [
+      argument.split('=')[1]
+      for argument in own
+      if argument.startswith('--output_dir=')
+    ] or ['runs']
+    if module in SINGLE_RUNS:
+      of_single.add(folder)
+    elif module == 'experiments.sweep':
+      of_sweeps.add(folder)
+  assert not of_single & of_sweeps
 
 
 @each_page

@@ -270,7 +270,7 @@ def test_guide_says_how_many_runs_there_are(tmp_path):
   plan = reproduce.build_plan(parse(f'--cache_dir={cache_dir}'))
   num_runs = sum(map(len, plan.jobs.values()))
   guide = (job_lib.ROOT / 'docs' / 'reproduce.md').read_text()
-  assert f'{num_runs} runs if all' in guide.replace('\n', ' ')
+  assert f'these are {num_runs}: ' in guide.replace('\n', ' ')
 
 
 def test_unknown_experiment_is_named():
