@@ -47,10 +47,15 @@ def main(argv):
 
 def run(values: flags.FlagValues) -> None:
   """Runs the experiment."""
-  program.run(values, _describe)
+  program.run(values, describe)
 
 
-def _describe(values):
+def describe(values: flags.FlagValues) -> experiment_flags.Experiment:
+  """Checks the flags, and describes the run.
+
+  Raises:
+    SettingError: If flags contradict each other.
+  """
   experiment_flags.check(values)
   scaled = '_scaled' if values.scale_inputs else ''
   return experiment_flags.Experiment(

@@ -290,11 +290,13 @@ def main(argv):
     for step_size in step_sizes
   ]
   campaign.check_or_print(
-    [_tuning_job(*chosen, 0, values, extra_flags) for chosen in candidates],
+    job_lib.once(
+      _tuning_job(*chosen, 0, values, extra_flags) for chosen in candidates
+    ),
     values,
     extra_flags,
   )
-  campaign_flags.check_together(
+  campaign_flags.check_flags(
     [_final_jobs(chosen, values, extra_flags)[0] for chosen in candidates]
   )
   all_chosen, tried = choose_step_sizes(values, extra_flags)

@@ -32,10 +32,16 @@ def main(argv):
 
 def run(values: flags.FlagValues) -> None:
   """Runs the experiment."""
-  program.run(values, _describe)
+  program.run(values, describe)
 
 
-def _describe(values):
+def describe(values: flags.FlagValues) -> experiment_flags.Experiment:
+  """Checks the flags, and describes the run.
+
+  Raises:
+    SettingError: If flags contradict each other, or a file is missing.
+    UserCodeError: If a file of PATH.py:FUNCTION is missing.
+  """
   experiment_flags.check(values)
   data_flags.check(values)
   name = data_flags.name(values)

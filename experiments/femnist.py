@@ -81,10 +81,15 @@ def main(argv):
 
 def run(values: flags.FlagValues) -> None:
   """Runs the experiment."""
-  program.run(values, _describe)
+  program.run(values, describe)
 
 
-def _describe(values):
+def describe(values: flags.FlagValues) -> experiment_flags.Experiment:
+  """Checks the flags, and describes the run.
+
+  Raises:
+    SettingError: If flags contradict each other.
+  """
   experiment_flags.check(values, data_flags=('unbalanced_s',))
   is_custom = _check_unbalancing(values)
   _check_data_dir(values)

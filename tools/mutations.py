@@ -193,7 +193,6 @@ MUTATIONS = [
       'isinstance(one, bool) == isinstance(other, bool) and one == other',
       'one == other',
     ),
-    ('{**unless_given, **asked}', 'asked'),
   ),
   *_of(
     'tff_ocs/records/files.py',
@@ -297,6 +296,12 @@ MUTATIONS = [
     ),
     ('return np.where(num_reported <= m, present > 0, p)', 'return p'),
     ('squares = of_coins + of_set', 'squares = of_coins'),
+  ),
+  *_of(
+    'experiments/campaigns/job_settings.py',
+    'tests/experiments/campaigns',
+    ('program.define_flags(values)', 'experiment_flags.define(values)'),
+    ('not values[name].present', 'True'),
   ),
   *_of(
     'experiments/campaigns/jobs.py',

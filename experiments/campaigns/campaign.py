@@ -50,7 +50,7 @@ def check_or_print(
       print(finished + shlex.join(job.command(values.output_dir)))
     sys.exit()
   if extra_flags:
-    campaign_flags.check_extra_flags(all_jobs)
+    campaign_flags.check_flags(all_jobs)
 
 
 def run_jobs(

@@ -1,10 +1,10 @@
 """The flags of the programs that start many runs."""
 
 import math
+import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments.campaigns import job as job_lib
+from experiments.campaigns import job_settings
 from experiments.campaigns import paper_runs
-from experiments.runs import experiment_flags
 from experiments.runs import user_code
 from programs import definer
 
@@ -266,16 +266,24 @@ def extra_flags(
 
 
 def in_full(value: str) -> str:
-  """The value of a flag with the absolute path of a file that exists here."""
+  """The value of a flag with the absolute path of a file that exists.
+
+  A relative path starts from the working directory, or from the project's root,
+  where the runs are started.
+  """
   text, separator, function = value, '', ''
   if user_code.is_reference(value):
     text, separator, function = value.rpartition(':')
-  path = pathlib.Path(text).expanduser()
-  return f'{path.resolve()}{separator}{function}' if path.exists() else value
+  # Unlike that of pathlib, it returns ~ of an unknown home as it is.
+  path = os.path.expanduser(text)
+  for folder in (pathlib.Path(), job_lib.ROOT):
+    if (folder / path).exists():
+      return f'{(folder / path).resolve()}{separator}{function}'
+  return value
 
 
-def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
-  """Lets each experiment check the flags of its first job, and of all together.
+def check_flags(jobs: Sequence[job_lib.Job]) -> None:
+  """Lets the experiments check the flags of their jobs.
 
   Otherwise a flag that does not exist would fail in each of the runs, and one
   that contradicts the flags of some runs would fail after those before them.
@@ -283,41 +291,5 @@ def check_extra_flags(jobs: Sequence[job_lib.Job]) -> None:
   Raises:
     JobError: If an experiment refuses its flags.
   """
-  first_jobs = {}
   for job in jobs:
-    first_jobs.setdefault(job.program, job)
-  for job in first_jobs.values():
-    result = subprocess.run(
-      [*job.command('.'), '--only_check_args'],
-      cwd=job_lib.ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      errors='replace',
-    )
-    if result.returncode:
-      message = re.search(r'Flags parsing error:\s*(.*)', result.stdout)
-      reason = (
-        message.group(1) if message else result.stdout.strip().split('\n')[-1]
-      )
-      raise job_lib.JobError(f'experiments.{job.program}: {reason}')
-  check_together(jobs)
-
-
-def check_together(jobs: Sequence[job_lib.Job]) -> None:
-  """Checks that the flags of each job do not contradict each other.
-
-  Raises:
-    JobError: If they do.
-  """
-  for job in jobs:
-    values = flags.FlagValues()
-    experiment_flags.define_common(values)
-    given = [f'--{k}={v}' for k, v in job.values.items() if k in values]
-    values([job.program, *given])
-    try:
-      experiment_flags.check(values)
-    except experiment_flags.SettingError as error:
-      raise job_lib.JobError(
-        f'experiments.{job.program}, {job.name}: {error}'
-      ) from error
+    job_settings.read(job)

@@ -6,6 +6,7 @@ This module is also sent to the nodes of a Ray cluster.
 import os
 import pathlib
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 from typing import Optional
 from typing import Union
@@ -60,6 +61,24 @@ class Job(NamedTuple):
   def total_rounds(self) -> int:
     """The number of rounds of the run."""
     return int(self.values['total_rounds'])
+
+
+def once(jobs: Iterable[Job]) -> list[Job]:
+  """The jobs, of which one that is there several times is kept once.
+
+  Raises:
+    JobError: If jobs with different flags have the same name.
+  """
+  by_name: dict[str, Job] = {}
+  for job in jobs:
+    first = by_name.setdefault(job.name, job)
+    if first.values != job.values:
+      differing = ' and '.join(sorted({*first.flags} ^ {*job.flags}))
+      raise JobError(
+        f'two runs have the name {job.name}, with {differing}. Rename a file or'
+        ' a function.'
+      )
+  return list(by_name.values())
 
 
 class Ended(NamedTuple):

@@ -6,7 +6,6 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Optional
 from typing import Union
@@ -14,12 +13,9 @@ from typing import Union
 import tqdm
 
 from experiments.campaigns import job as job_lib
+from experiments.campaigns import job_settings
 from experiments.campaigns import local_runner
-from experiments.runs import availability
-from experiments.runs import data_flags
-from experiments.runs import experiment_flags
 from experiments.runs import run_progress
-from experiments.runs import user_code
 from tff_ocs.records import files
 from tff_ocs.records import settings as settings_lib
 
@@ -181,7 +177,8 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
     Whether it is finished.
 
   Raises:
-    JobError: If the folder holds a run, finished or not, of other flags.
+    JobError: If the folder holds a run, finished or not, of other flags, or if
+      the experiment refuses the job's flags.
   """
   folder = pathlib.Path(output_dir) / job.name
   try:
@@ -193,32 +190,16 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
       f'{folder} cannot be read: {error}. Remove that folder, or use another'
       ' --output_dir.'
     ) from error
-  asked = _as_recorded(job.values)
-  for name, recorded, value in settings.differences_from_flags(asked):
-    wanted = value if name in job.values else f'{value}, which is its default'
+  asked = job_settings.read(job)
+  for name, recorded, value in settings.differences(asked.recorded):
+    wanted = value
+    if name in asked.defaults:
+      wanted = f'{value}, which is its default'
     raise job_lib.JobError(
       f'{folder} holds a run with --{name}={recorded}, not {wanted}. Use the'
       ' same flags, or another --output_dir.'
     )
   return run_progress.has_final_weights(folder)
-
-
-def _as_recorded(values: Mapping[str, str]) -> dict[str, str]:
-  """The flags' values in the form in which `config.json` has them."""
-  recorded = dict(values)
-  try:
-    if 'availability' in values:
-      recorded['availability'] = str(
-        availability.read(values['availability'], folder=job_lib.ROOT).setting
-      )
-    recorded.update(data_flags.as_recorded(values, folder=job_lib.ROOT))
-  except (
-    availability.AvailabilityError,
-    experiment_flags.SettingError,
-    user_code.UserCodeError,
-  ) as error:
-    raise job_lib.JobError(str(error)) from error
-  return {name: text for name, text in recorded.items() if text is not None}
 
 
 def _describe_failure(log, status) -> str:

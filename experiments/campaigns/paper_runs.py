@@ -103,7 +103,8 @@ def read(
     in a folder.
 
   Raises:
-    JobError: If the experiment does not have one of the methods.
+    JobError: If the experiment does not have one of the methods, or if the runs
+      of two methods would have the same name.
   """
   split = [split_method(text) for text in methods]
   if experiment == CUSTOM:
@@ -112,7 +113,7 @@ def read(
       for method, of_method in split
       for m in _choose_m(method, of_method, expected_clients)
     ]
-    return list({run.name: run for run in runs}.values())
+    return job.once(runs)
   experiments = EXPERIMENTS if experiment == 'paper' else (experiment,)
   for method, _ in split:
     if not any(_find_files(name, method, None) for name in experiments):
@@ -125,8 +126,7 @@ def read(
       name, method, expected_clients if of_method is None else [of_method]
     )
   ]
-  # A method that is given twice is run once.
-  return list({run.name: run for run in runs}.values())
+  return job.once(runs)
 
 
 def _find_files(experiment, method, expected_clients):
@@ -197,7 +197,8 @@ def _build_custom(method, m, clients_per_round) -> job.Job:
 
 
 def _short(method: str) -> str:
-  """The method, in names: of a file, only the file's name."""
+  """The method, in names: of a file, its name and that of the function."""
   if user_code.is_reference(method):
-    return pathlib.Path(method.rpartition(':')[0]).stem
+    path, _, function = method.rpartition(':')
+    return f'{pathlib.Path(path).stem}_{function}'
   return method

@@ -80,13 +80,12 @@ class Availability(NamedTuple):
     return self.of_client
 
 
-def read(text: Optional[str], folder: str = '.') -> Availability:
+def read(text: Optional[str]) -> Availability:
   """Reads the value of the flag, and the file that it names.
 
   Args:
     text: A number, above 0 and at most 1; or the path of a CSV file with the
       header 'client_id,q' and a line for each client of the pool; or `None`.
-    folder: The folder that a relative path starts from.
 
   Returns:
     The `Availability`.
@@ -102,7 +101,7 @@ def read(text: Optional[str], folder: str = '.') -> Availability:
     constant = float(text)
   except ValueError:
     try:
-      path = pathlib.Path(folder, paths.expand(text))
+      path = pathlib.Path(paths.expand(text))
     except ValueError as error:
       raise AvailabilityError(f'{flag}: {error}') from error
     return _read_file(flag, path)

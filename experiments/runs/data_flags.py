@@ -6,7 +6,6 @@ answered at once.
 
 import hashlib
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
@@ -14,7 +13,6 @@ from absl import flags
 from experiments.runs import experiment_flags
 from experiments.runs import user_code
 from programs import definer
-from programs import paths
 
 # Flags count as those of the program that calls `define`.
 flags.disclaim_key_flags()
@@ -139,34 +137,10 @@ def settings(values: flags.FlagValues) -> dict[str, Any]:
   if values.task is not None:
     return {'task': user_code.describe('task', values.task)}
   columns = {name: values[name].value for name in (*_OF_TABLE, 'model', 'loss')}
-  return {'data_file': describe_file(values.data), **columns}
+  return {'data_file': _describe_file(values.data), **columns}
 
 
-def as_recorded(flag_values: Mapping[str, str], folder: str) -> dict[str, str]:
-  """The settings of flags on a command line, where files stand behind them.
-
-  Args:
-    flag_values: All flags' values as text, by name.
-    folder: The folder that relative paths start from.
-
-  Returns:
-    The flags that are not recorded as they are: settings by name. A flag that
-    is recorded under another name is `None`.
-  """
-  recorded: dict[str, Any] = {}
-  for name in ('task', *experiment_flags.USER_CODE):
-    text = flag_values.get(name, '')
-    if user_code.is_reference(text):
-      recorded[name] = user_code.describe(name, text, folder)
-  if 'data' in flag_values:
-    recorded['data'] = None
-    recorded['data_file'] = describe_file(
-      pathlib.Path(folder, paths.expand(flag_values['data']))
-    )
-  return recorded
-
-
-def describe_file(path) -> str:
+def _describe_file(path) -> str:
   """The name and the SHA-256 of a file, or of a folder's .npz files."""
   path = pathlib.Path(path)
   try:

@@ -54,20 +54,14 @@ def run(
       path, overwrite=values.overwrite, resume=values.resume
     )
     with folder.log():
-      learning_rate, step_size_line = experiment_flags.step_size(
-        values, described.step_size
-      )
-      settings = {
-        'experiment': described.name,
-        **experiment_flags.settings(values, described.own_flags),
-        **described.own_settings,
-        'client_learning_rate': learning_rate,
-        'availability': availability.setting,
-      }
+      settings = experiment_flags.settings(values, described, availability)
       folder.check_settings(settings)
       if folder.is_finished and not values.overwrite:
         _report(f'{folder.path} is finished; use --overwrite to run it again.')
         return
+      _, step_size_line = experiment_flags.step_size(
+        values, described.step_size
+      )
       _report(step_size_line)
       _run(folder, settings, values, described.load_task, availability)
   except execution.WorkerError as error:

@@ -561,20 +561,44 @@ def check_training(values: flags.FlagValues) -> None:
 
 
 def settings(
-  values: flags.FlagValues, own_flags: Sequence[str]
+  values: flags.FlagValues,
+  described: Experiment,
+  availability: availability_lib.Availability,
 ) -> dict[str, Any]:
-  """The values of the flags that determine a run's results, by name."""
+  """The settings that a run records, except for those that depend on the data.
+
+  Args:
+    values: The flags.
+    described: The part of the run that its program describes.
+    availability: The value of --availability.
+
+  Returns:
+    All that determines the run's results, by name. The program's own flags come
+    first, and the name of the experiment, which is no flag, comes last.
+
+  Raises:
+    UserCodeError: If a file of PATH.py:FUNCTION cannot be read.
+  """
   common = flags.FlagValues()
   define(common)
   recorded = {
     name: values[name].value
-    for name in (*own_flags, *common)
+    for name in (*described.own_flags, *common)
     if name in values and name not in settings_lib.NOT_SETTINGS
   }
   for name in USER_CODE:
     if user_code.is_reference(values[name].value):
       recorded[name] = user_code.describe(name, values[name].value)
-  return recorded
+  learning_rate, _ = step_size(values, described.step_size)
+  return {
+    **recorded,
+    **described.own_settings,
+    'client_learning_rate': learning_rate,
+    'availability': availability.setting,
+    # Former versions had a flag for it.
+    'uniform_skips_silent_clients': False,
+    'experiment': described.name,
+  }
 
 
 def step_size(

@@ -28,13 +28,12 @@ def is_reference(text: str) -> bool:
   return _VALUE.fullmatch(text) is not None
 
 
-def locate(flag: str, text: str, folder: str = '.') -> tuple[pathlib.Path, str]:
+def locate(flag: str, text: str) -> tuple[pathlib.Path, str]:
   """The file and the function's name.
 
   Args:
     flag: The flag's name, for messages.
     text: PATH.py:FUNCTION.
-    folder: The folder that a relative path starts from.
 
   Returns:
     The file, which exists, and the name.
@@ -49,7 +48,7 @@ def locate(flag: str, text: str, folder: str = '.') -> tuple[pathlib.Path, str]:
       ' my_code.py:build.'
     )
   try:
-    path = pathlib.Path(folder, paths.expand(match['path']))
+    path = pathlib.Path(paths.expand(match['path']))
   except ValueError as error:
     raise UserCodeError(f'--{flag}={text}: {error}.') from error
   if not path.is_file():
@@ -57,7 +56,7 @@ def locate(flag: str, text: str, folder: str = '.') -> tuple[pathlib.Path, str]:
   return path, match['function']
 
 
-def describe(flag: str, text: str, folder: str = '.') -> str:
+def describe(flag: str, text: str) -> str:
   """The setting that a run records: 'my_code.py:build@sha256:...'.
 
   It does not depend on the file's place.
@@ -65,7 +64,6 @@ def describe(flag: str, text: str, folder: str = '.') -> str:
   Args:
     flag: As for `locate`.
     text: As for `locate`.
-    folder: As for `locate`.
 
   Returns:
     The setting.
@@ -73,7 +71,7 @@ def describe(flag: str, text: str, folder: str = '.') -> str:
   Raises:
     UserCodeError: As for `locate`, or if the file cannot be read.
   """
-  path, function = locate(flag, text, folder)
+  path, function = locate(flag, text)
   try:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
   except OSError as error:
@@ -121,13 +119,17 @@ def _run(flag, text, path, code: Callable[[], Any]) -> Any:
   except Exception as error:  # The user's code may raise anything.
     lines = str(error).strip().splitlines()
     reason = f'{type(error).__name__}: {lines[0]}' if lines else repr(error)
+    # Python makes the paths of modules absolute.
+    places = [
+      (frame.filename, frame.lineno)
+      for frame in traceback.extract_tb(error.__traceback__)
+    ]
     if isinstance(error, SyntaxError):
-      lines_of_file = [error.lineno]
-    else:
-      lines_of_file = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if pathlib.Path(frame.filename) == path
-      ]
+      places.append((error.filename or '', error.lineno))
+    lines_of_file = [
+      line
+      for filename, line in places
+      if pathlib.Path(filename).resolve() == path.resolve()
+    ]
     place = f' line {lines_of_file[-1]},' if lines_of_file else ''
     raise UserCodeError(f'--{flag}={text}:{place} {reason}') from error

@@ -9,7 +9,6 @@ import pytest
 from absl import flags
 
 from experiments import compare
-from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
 from plots import comparison
 from tests.experiments import linear
@@ -78,7 +77,6 @@ def compared(tmp_path_factory):
     patch.setattr(jobs, 'run_jobs', linear.run_jobs)
     # The linear task, which is called synthetic, has them.
     patch.setattr(compare, '_check_data', lambda extra_flags: None)
-    patch.setattr(campaign_flags, 'check_extra_flags', lambda all_jobs: None)
     run(*arguments)
     first = (folder / 'compare.csv').read_bytes()
     run(*arguments)  # From the runs that exist.

@@ -238,15 +238,21 @@ def test_finished_runs_are_recognised_by_sweeps(folder):
       f'--data={folder}/table.csv',
       '--client_column=user',
       '--label_column=y',
-      '--feature_columns=x0,x1',
+      # As the flags of a program read a list.
+      '--feature_columns="x0", x1',
     ),
   )
   assert jobs.is_finished(table, folder / 'runs')
   other = table._replace(flags=(*table.flags, '--feature_columns=x0'))
   with pytest.raises(job_lib.JobError, match='--feature_columns'):
     jobs.is_finished(other, folder / 'runs')
-  other = table._replace(flags=(*table.flags, f'--data={folder}/my_task.py'))
+  (folder / 'other.csv').write_text('x')
+  other = table._replace(flags=(*table.flags, f'--data={folder}/other.csv'))
   with pytest.raises(job_lib.JobError, match='--data_file=table.csv@sha256'):
+    jobs.is_finished(other, folder / 'runs')
+  # A flag that is not given has its default.
+  other = table._replace(flags=(*table.flags, '--model=mlp'))
+  with pytest.raises(job_lib.JobError, match='--model=linear, not mlp'):
     jobs.is_finished(other, folder / 'runs')
 
 

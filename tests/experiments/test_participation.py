@@ -8,7 +8,6 @@ import pytest
 from absl import flags
 
 from experiments import participation
-from experiments.campaigns import campaign_flags
 from experiments.campaigns import jobs
 from tests.experiments import linear
 from tff_ocs.records import runs
@@ -157,9 +156,6 @@ def test_wrong_flags_are_refused(flag, message):
 
 def test_runs_are_trained_once_and_then_compared(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(jobs, 'run_jobs', linear.run_jobs)
-  monkeypatch.setattr(
-    campaign_flags, 'check_extra_flags', lambda all_jobs: None
-  )
   arguments = (
     '--clients_per_round=3',
     '--expected_clients=1',

@@ -1,6 +1,5 @@
 """Tests of the settings of a run."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -87,51 +86,6 @@ def test_integers_may_be_written_as_numbers():
 def test_values_are_compared_not_their_texts(one, other, same):
   settings = made_up.settings(flag=one)
   assert (settings.differences({'flag': other}) == []) == same
-
-
-@pytest.mark.parametrize(
-  'recorded, text, same',
-  [
-    (1, '1', True),
-    (1.0, '1', True),
-    (0.125, '0.125', True),
-    (0.125, '.126', False),
-    (1, 'one', False),
-    (2**60 + 1, str(2**60), False),
-    ('1', '1', True),
-    ('1', '2', False),
-    (True, 'true', True),
-    (True, '1', True),
-    (True, 'false', False),
-    (False, '0', True),
-    (None, '1', False),
-    (None, 'None', True),
-    (['a', 'b'], 'a,b', True),
-    (['a'], 'a,b', False),
-    ([1, 2], '1,2', True),
-  ],
-)
-def test_flags_are_compared_by_the_type_of_what_is_recorded(
-  recorded, text, same
-):
-  settings = made_up.settings(flag=recorded)
-  flags = {'flag': text, 'cache_dir': 'x'}
-  assert (settings.differences_from_flags(flags) == []) == same
-
-
-def test_flags_that_are_not_given_must_have_their_defaults():
-  settings = made_up.settings()
-  assert settings.differences_from_flags({'seed': '0'}) == []
-  other = dataclasses.replace(
-    settings, availability=0.5, uniform_skips_silent_clients=True
-  )
-  assert {name for name, _, _ in other.differences_from_flags({})} == {
-    'availability',
-    'uniform_skips_silent_clients',
-  }
-  flags = {'availability': '0.5', 'uniform_skips_silent_clients': 'true'}
-  assert other.differences_from_flags(flags) == []
-  assert settings.differences_from_flags({'availability': 'None'}) == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The settings of a run: typed, and compared as values. See `Settings`."""
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -160,7 +159,7 @@ class Settings:
     if 'sampling' in known and not has_method:
       known['method'] = ''
     for name in _TYPES:
-      if name not in DEFAULTS and known.get(name) is None:
+      if name not in _DEFAULTS and known.get(name) is None:
         raise files.RecordError(f'it has no {name}')
     settings = cls(**known, others=others)
     if has_method:
@@ -205,50 +204,16 @@ class Settings:
       if not _is_same(recorded.get(name), value)
     ]
 
-  def differences_from_flags(
-    self, flags: Mapping[str, str]
-  ) -> list[_Difference]:
-    """Compares the run with the flags of a command line.
-
-    Args:
-      flags: The flags' values as text, by name. Flags that the run does not
-        record, such as --cache_dir, are ignored. Settings that newer versions
-        record must have their default where the flag is not given.
-
-    Returns:
-      The settings that differ, as of `differences`.
-    """
-    recorded = self.to_json()
-    asked = {
-      name: _from_text(text, recorded[name], _TYPES.get(name))
-      for name, text in flags.items()
-      if name in recorded
-    }
-    unless_given = {
-      name: value
-      for name, value in DEFAULTS.items()
-      if name not in _ALWAYS_RECORDED
-    }
-    return self.differences({**unless_given, **asked})
-
 
 # Without `others`, which may hold any JSON value.
 _TYPES = typing.get_type_hints(Settings)
 del _TYPES['others']
 # The settings that not all records have, with their defaults.
-DEFAULTS = {
+_DEFAULTS = {
   field.name: field.default
   for field in dataclasses.fields(Settings)
   if field.default is not dataclasses.MISSING
 }
-# All programs always recorded these: their flags have defaults of their own.
-_ALWAYS_RECORDED = (
-  'client_learning_rate',
-  'data_source',
-  'expected_clients',
-  'sampling',
-  'server_learning_rate',
-)
 
 
 def read_config(
@@ -343,26 +308,3 @@ def _is_same(one, other) -> bool:
   if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
     return len(one) == len(other) and all(map(_is_same, one, other))
   return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def _from_text(text, recorded, hint):
-  """A flag's value, of the setting's type or like the recorded value."""
-  types = typing.get_args(hint) or (hint or type(recorded),)
-  if bool in types:
-    return _TRUTH.get(text.lower(), text)
-  if list in types:
-    like = recorded[0] if recorded else ''
-    return [_from_text(item, like, None) for item in text.split(',')]
-  if text == 'None' and type(None) in types:
-    return None
-  if int in types or float in types:
-    for type_ in (int, float):
-      with contextlib.suppress(ValueError):
-        return type_(text)
-  return text
-
-
-_TRUTH = {
-  **dict.fromkeys(('true', 't', '1'), True),
-  **dict.fromkeys(('false', 'f', '0'), False),
-}

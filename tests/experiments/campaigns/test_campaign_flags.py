@@ -46,7 +46,7 @@ def test_n_is_given_once():
 def test_experiment_refuses_flags_that_it_does_not_have():
   job = job_lib.Job('run', 'femnist', ('--data_source=bundled', '--nothing=3'))
   with pytest.raises(job_lib.JobError) as raised:
-    campaign_flags.check_extra_flags([job, job])
+    campaign_flags.check_flags([job, job])
   message = "experiments.femnist: Unknown command line flag 'nothing'"
   assert str(raised.value) == message
 
@@ -147,13 +147,17 @@ def test_paths_of_files_here_are_written_in_full(tmp_path, monkeypatch):
   arguments = [
     '--task=my_task.py:load',
     '--data=table.csv',
+    '--availability=experiments/sweep.py',
     '--cache_dir=elsewhere',
+    '--cache_dir=~nobody/elsewhere',
     '--client_column=table.csv',
   ]
   assert campaign_flags.extra_flags(['sweep', *arguments], values, ()) == [
     f'--task={tmp_path}/my_task.py:load',
     f'--data={tmp_path}/table.csv',
-    *arguments[2:],
+    # Of the folder that the runs are started in.
+    f'--availability={job_lib.ROOT}/experiments/sweep.py',
+    *arguments[3:],
   ]
   sampling = campaign_flags.read_runs(values)[-1].values['sampling']
   assert sampling == f'{tmp_path}/my_scheme.py:build'

@@ -1,6 +1,5 @@
 """Tests of the queue of jobs, with a stand-in for the runs."""
 
-import dataclasses
 import itertools
 import json
 import os
@@ -15,16 +14,22 @@ import pytest
 
 from experiments import campaigns
 from experiments.campaigns import job as job_lib
+from experiments.campaigns import job_settings
 from experiments.campaigns import jobs
 from experiments.campaigns import local_runner
 from tests.experiments.campaigns import fake_run
-from tests.plots import made_up
-from tff_ocs.records import settings
 
 
 @pytest.fixture(autouse=True)
 def fake_runs(monkeypatch):
   monkeypatch.setattr(job_lib.Job, 'command', fake_run.command)
+  monkeypatch.setattr(
+    job_settings,
+    'read',
+    lambda job: job_settings.JobSettings(
+      {name: int(job.values[name]) for name in ('seed', 'total_rounds')}, set()
+    ),
+  )
 
 
 def make_job(name, do='finish', seed=0):
@@ -149,23 +154,6 @@ def test_parallel_is_not_for_ray(tmp_path):
     job_lib.JobError, match='--parallel .* cannot be combined'
   ):
     run(tmp_path, make_job('run'), parallel=1, ray_address='auto')
-
-
-@pytest.mark.parametrize(
-  'name, value', [('data_name', 'digits'), ('validation_subset', 500)]
-)
-def test_run_with_a_flag_that_is_not_given_is_refused(tmp_path, name, value):
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  recorded = dataclasses.replace(made_up.settings(), total_rounds=3)
-  settings.write_config(folder, recorded, {})
-  assert not jobs.is_finished(make_job('run'), tmp_path)
-  recorded = dataclasses.replace(recorded, **{name: value})
-  settings.write_config(folder, recorded, {})
-  with pytest.raises(
-    job_lib.JobError, match=f'--{name}={value}, not None, which'
-  ):
-    jobs.is_finished(make_job('run'), tmp_path)
 
 
 def test_missing_ray_is_explained(tmp_path, monkeypatch):

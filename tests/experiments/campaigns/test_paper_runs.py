@@ -162,8 +162,8 @@ def test_custom_data_has_runs_of_all_methods():
     'custom_n16_uniform_m2',
     'custom_n16_aocs_m3',
     'custom_n16_aocs_m6',
-    'custom_n16_my_scheme_m3',
-    'custom_n16_my_scheme_m6',
+    'custom_n16_my_scheme_build_m3',
+    'custom_n16_my_scheme_build_m6',
   ]
   assert {run.program for run in found} == {'custom'}
   assert found[-1].values == {
@@ -184,5 +184,20 @@ def test_scheme_of_ones_own_has_the_flags_of_aocs():
     paper_runs.read('femnist_1', [method])[0]
     for method in ('my.py:build_m3', 'aocs')
   )
-  assert own.name == 'femnist_1_my_m3'
+  assert own.name == 'femnist_1_my_build_m3_m3'
   assert own.values == {**aocs.values, 'sampling': 'my.py:build_m3'}
+
+
+@pytest.mark.parametrize('experiment', ['custom', 'cifar100'])
+def test_two_schemes_of_one_file_are_two_runs(experiment):
+  methods = ['my.py:first', 'my.py:second', 'my.py:first']
+  assert names(experiment, *methods) == [
+    f'{experiment}_my_first_m3',
+    f'{experiment}_my_second_m3',
+  ]
+  with pytest.raises(
+    job_lib.JobError,
+    match=f'two runs have the name {experiment}_my_first_m3, with'
+    ' --sampling=a/my.py:first and --sampling=b/my.py:first',
+  ):
+    names(experiment, 'a/my.py:first', 'b/my.py:first')

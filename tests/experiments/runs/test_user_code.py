@@ -37,8 +37,6 @@ def test_setting_has_the_digest_and_no_folder(file, tmp_path):
   digest = hashlib.sha256(file.read_bytes()).hexdigest()
   expected = f'mine.py:build@sha256:{digest}'
   assert user_code.describe('sampling', f'{file}:build') == expected
-  # As for a job, whose working directory is another.
-  assert user_code.describe('sampling', 'mine.py:build', tmp_path) == expected
   file.write_text(SOURCE + '#')
   assert user_code.describe('sampling', f'{file}:build') != expected
 
@@ -75,6 +73,16 @@ def test_faults_are_reported_with_their_line(file, function, source, message):
     user_code.call('task', f'{file}:{function}', 1)
   assert str(error.value).startswith(f'--task={file}:{function}:')
   assert len(str(error.value).splitlines()) == 1
+
+
+def test_line_is_that_of_the_file_that_the_flag_names(file, monkeypatch):
+  monkeypatch.chdir(file.parent)
+  with pytest.raises(user_code.UserCodeError, match=':fails: line 8, Zero'):
+    user_code.call('sampling', 'mine.py:fails', 1)
+  (file.parent / 'broken_neighbour.py').write_text('(')
+  file.write_text('\n\nimport broken_neighbour')
+  with pytest.raises(user_code.UserCodeError, match=':f: line 3, SyntaxError'):
+    user_code.call('sampling', 'mine.py:f', 1)
 
 
 def test_missing_files_and_other_forms_are_reported(tmp_path):
