@@ -42,6 +42,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     'The seed of the data, the initial weights, the cohorts, the shuffles and'
     ' the coins.',
     lower_bound=0,
+    upper_bound=2**32 - 1,
   )
 
 

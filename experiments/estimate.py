@@ -338,6 +338,14 @@ def write_results(
   )
 
 
+def count_parameters(model) -> int:
+  """The number of trainable parameters of a functional model."""
+  import tensorflow as tf
+
+  trainable, _ = model.initial_weights
+  return sum(np.size(tensor) for tensor in tf.nest.flatten(trainable))
+
+
 def run(values: flags.FlagValues) -> None:
   """Estimates; ends the program with one line if it cannot."""
   try:
@@ -361,10 +369,7 @@ def run(values: flags.FlagValues) -> None:
     task = data_flags.load(values)
     print(f'Data: {task.data_name}', file=sys.stderr)
     rounds = measure(values, task, learning_rate)
-    num_parameters = sum(
-      np.size(tensor) for tensor in task.model.initial_weights[0]
-    )
-    table = tabulate(rounds, num_parameters)
+    table = tabulate(rounds, count_parameters(task.model))
     caption = (
       f'{data_flags.name(values)}, n={values.clients_per_round}. Data:'
       f' {task.data_name}. {values.total_rounds} rounds of full participation,'

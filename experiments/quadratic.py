@@ -41,8 +41,8 @@ from experiments.theory import counterexamples
 from experiments.theory import monte_carlo
 from experiments.theory import problems
 from experiments.theory import step_sizes
+from programs import definer
 from programs import entry
-from programs import paths
 from tff_ocs.records import files
 
 _CSV_FILES = ('bounds', 'examples', 'neighbourhood', 'step_sizes')
@@ -244,35 +244,36 @@ def _print_verdict(rows):
 
 
 def _define_flags():
+  define = definer.Definer(flags.FLAGS)
   flags.DEFINE_multi_enum(
     'theorems',
     [str(number) for number in bounds.THEOREMS],
     [str(number) for number in bounds.THEOREMS],
     'The theorems. Give the flag once for each theorem.',
   )
-  flags.DEFINE_integer('num_clients', 32, 'n.', lower_bound=2)
-  flags.DEFINE_float('expected_clients', 3, 'm.', lower_bound=0.01)
-  flags.DEFINE_integer('dimension', 4, 'd.', lower_bound=2)
-  flags.DEFINE_float(
+  define.integer('num_clients', 32, 'n.', lower_bound=2)
+  define.float('expected_clients', 3, 'm.', lower_bound=0.01)
+  define.integer('dimension', 4, 'd.', lower_bound=2)
+  define.float(
     'heterogeneity',
     0.5,
     'From 0, identical clients, to 1, very unequal ones.',
     lower_bound=0,
     upper_bound=1,
   )
-  flags.DEFINE_float(
+  define.float(
     'strong_convexity', 0.2, 'mu; L is 1.', lower_bound=1e-3, upper_bound=1
   )
-  flags.DEFINE_float('noise_slope', 0.5, 'M of Assumptions 7 and 8.', 0)
-  flags.DEFINE_float('noise_variance', 0.1, 'sigma^2 there.', 0)
-  flags.DEFINE_integer('local_steps', 4, 'R of FedAvg.', lower_bound=2)
-  flags.DEFINE_float(
+  define.float('noise_slope', 0.5, 'M of Assumptions 7 and 8.', 0)
+  define.float('noise_variance', 0.1, 'sigma^2 there.', 0)
+  define.integer('local_steps', 4, 'R of FedAvg.', lower_bound=2)
+  define.float(
     'start', 1.0, 'The distance from x* at which all repeats begin.', 0
   )
-  flags.DEFINE_integer('repeats', 1000, 'The repeats.', lower_bound=10)
-  flags.DEFINE_integer('rounds', 20, 'K.', lower_bound=1)
-  flags.DEFINE_integer('seed', 0, 'The seed.', lower_bound=0)
-  paths.define_path(
+  define.integer('repeats', 1000, 'The repeats.', lower_bound=10)
+  define.integer('rounds', 20, 'K.', lower_bound=1)
+  define.integer('seed', 0, 'The seed.', lower_bound=0)
+  define.path(
     'output_dir',
     'quadratic',
     'The folder of the results. It replaces earlier results there.',

@@ -59,6 +59,16 @@ _NUMBERS = {
   'variance_late_equal_spend': f'rounds ≥ {LATE_ROUND}',
 }
 
+# The settings of runs that can be replayed. With others the norms are of the
+# clients that were available or reported, are scaled by a sampler, or m is a
+# budget of costs.
+_REPLAYED = {
+  'availability': None,
+  'client_costs': 'none',
+  'cohort_sampler': 'none',
+  'dropout_rate': 0.0,
+}
+
 
 class Controller(NamedTuple):
   """The parameters of `tff_ocs.ThresholdSampling`."""
@@ -122,6 +132,8 @@ def compare(
       _draw(drawn, controllers[0], folder)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit('interrupted; nothing was written')
 
 
 def read_traces(
@@ -157,7 +169,8 @@ def read_trace(run: runs.Run) -> replays.Trace:
 
   Raises:
     OSError: If the file cannot be read.
-    RecordError: If it is damaged, or if the weights were not recorded.
+    RecordError: If it is damaged or too short, if m is not known, or if the
+      norms are not those of whole cohorts that are divided by their weight.
   """
   config = run.config
   norms = norms_lib.read_norms(run.path)
@@ -165,20 +178,20 @@ def read_trace(run: runs.Run) -> replays.Trace:
     raise files.RecordError(
       f'its {norms_lib.NORMS} has {len(norms)} of {len(run.metrics)} rounds'
     )
-  if config['availability'] is not None:
+  for name, usual in _REPLAYED.items():
+    if config[name] != usual:
+      raise files.RecordError(
+        f'it has --{name}={config[name]}, so that its norms are not those of'
+        ' whole cohorts, relative to their weight'
+      )
+  if len(norms) < 2 or not all(of_round.size for of_round in norms):
     raise files.RecordError(
-      'its clients were not always available, and the total weight of a cohort'
-      ' was not recorded'
+      'a replay needs two rounds or more, each with clients'
     )
   if config['client_weighting'] == 'uniform':
     weights = np.array([float(of_round.size) for of_round in norms])
-  elif config['algorithm'] == 'fedavg':
-    weights = run.metrics['cohort_examples'].to_numpy()
   else:
-    raise files.RecordError(
-      f'its algorithm is {config["algorithm"]}, for which the total weight of a'
-      ' cohort was not recorded'
-    )
+    weights = run.metrics['cohort_examples'].to_numpy()
   if config['expected_clients'] is None:
     raise files.RecordError('it has no expected_clients')
   return replays.Trace(norms, weights)

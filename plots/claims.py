@@ -13,8 +13,9 @@ tolerances, and `plots.measures` what is measured:
     if all of it is outside, and holds in part if it reaches over an end. With
     fewer than three seeds (--min_seeds) its number is shown but not judged. The
     best step size is one number for all seeds, and judged without an interval.
-*   A claim holds if all of its numbers do, and in part if only some do, or if
-    some are not judged.
+*   A claim holds if all of its numbers do, and does not hold if none of those
+    that are judged does. All else holds in part, also if some numbers are not
+    judged while the others hold.
 *   An accuracy counts as reached from the round on after which no evaluation is
     below it. A run that never reaches it counts with infinitely many bits. Such
     rounds are judged only in runs that were validated after every round.

@@ -24,6 +24,8 @@ def average(curves: Sequence[pd.Series]) -> pd.DataFrame:
     there is no place where all curves are known.
   """
   curves = [curve[~curve.index.duplicated(keep='last')] for curve in curves]
+  if any(curve.empty for curve in curves):
+    return pd.DataFrame({'mean': [], 'std': []}, dtype=float)
   grid = np.unique(np.concatenate([curve.index for curve in curves]))
   start = max(curve.index[0] for curve in curves)
   end = min(curve.index[-1] for curve in curves)

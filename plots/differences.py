@@ -38,8 +38,8 @@ def compare(
     the columns NAME, NAME_low and NAME_high: the differences (group - AOCS) of
     the final accuracies and of the curves by rounds, as fractions, and the
     ratios of the bits to an accuracy. The latter have two factors, the ratios
-    of the rounds and of the expected participants in these rounds. Ratios are
-    NaN if no run reaches the accuracy.
+    of the rounds and of the expected participants in these rounds. A ratio
+    is NaN if with both methods a run does not reach the accuracy.
   """
   rows = []
   for group in groups:

@@ -121,8 +121,10 @@ def _label(group):
 
 
 def _curve(run):
-  values = run.metrics[COLUMN]
-  window = min(_WINDOW, len(values))
-  means = values.rolling(window).mean().dropna()
+  # A round in which no client was available has none.
+  values = run.metrics[COLUMN].dropna()
+  window = max(1, min(_WINDOW, len(values)))
+  means = values.rolling(window).mean().iloc[window - 1 :]
   # In the middle of the rounds that it is the mean of.
-  return means.set_axis(means.index - (window - 1) / 2)
+  first = values.index[: len(means)]
+  return means.set_axis((first + means.index) / 2)

@@ -197,8 +197,11 @@ def _draw(axis, rows, columns, looks):
 
 def _format_log(axis):
   """Gives a logarithmic axis whole decades, so that two ticks have labels."""
+  # Numbers that are 0 have no place on this axis.
+  low, high = axis.dataLim.minposy, axis.dataLim.y1
+  if high <= 0:
+    return
   axis.set_yscale('log')
-  low, high = axis.dataLim.intervaly
   axis.set_ylim(
     10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
   )

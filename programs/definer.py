@@ -1,6 +1,8 @@
 """Defines the flags of a program."""
 
 import functools
+import math
+from typing import Optional
 
 from absl import flags
 
@@ -10,11 +12,39 @@ from programs import paths
 flags.disclaim_key_flags()
 
 
+class _FiniteParser(flags.FloatParser):
+  """Parses a finite number: NaN would be within any bounds."""
+
+  def convert(self, argument):
+    number = super().convert(argument)
+    if not math.isfinite(number):
+      raise ValueError('must be a finite number')
+    return number
+
+
+def _define_float(
+  name: str,
+  default: Optional[float],
+  help: str,  # noqa: A002, the name that absl uses.
+  lower_bound: Optional[float] = None,
+  upper_bound: Optional[float] = None,
+  flag_values: flags.FlagValues = flags.FLAGS,
+) -> flags.FlagHolder:
+  return flags.DEFINE(
+    _FiniteParser(lower_bound, upper_bound),
+    name,
+    default,
+    help,
+    flag_values=flag_values,
+    serializer=flags.ArgumentSerializer(),
+  )
+
+
 class Definer:
   """Defines flags in one set of flags.
 
   The methods take the arguments of `flags.DEFINE_...`, `paths.define_path` and
-  `flags.register_validator`.
+  `flags.register_validator`. The numbers of `float` must be finite.
   """
 
   def __init__(self, values: flags.FlagValues):
@@ -23,7 +53,7 @@ class Definer:
 
     self.bool = bound(flags.DEFINE_bool)
     self.enum = bound(flags.DEFINE_enum)
-    self.float = bound(flags.DEFINE_float)
+    self.float = bound(_define_float)
     self.integer = bound(flags.DEFINE_integer)
     self.list = bound(flags.DEFINE_list)
     self.string = bound(flags.DEFINE_string)

@@ -2,9 +2,9 @@
 
   python -m tools.mutations
 
-Each mutation changes a few characters of one module, in a copy of the
-committed tree, and runs the tests of that module until one fails. The program
-first checks that these tests pass without it. It prints a line for each
+Each mutation changes a few characters of one module, as it is here, in a clone
+of the committed tree, and runs the tests of that module until one fails. The
+program first checks that these tests pass without it. It prints a line for each
 mutation, and ends with status 1 if the tests let one pass. It takes about half
 an hour on 2 cores.
 """

@@ -225,8 +225,10 @@ def _read_table(path, client_column):
   try:
     if path.suffix == '.parquet':
       return pd.read_parquet(path, engine='pyarrow')
-    # As text, so that the client 007 keeps its name.
-    return pd.read_csv(path, dtype={client_column: str})
+    # As text, so that the clients 007 and NA keep their names.
+    return pd.read_csv(
+      path, converters={client_column: lambda text: text or None}
+    )
   except ImportError as error:
     raise client_data.DataError(
       f'{path} cannot be read without the package pyarrow; install it with'

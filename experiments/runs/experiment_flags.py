@@ -486,6 +486,16 @@ def check(values: flags.FlagValues, data_flags: Sequence[str] = ()) -> None:
       f'--dropout_rate={values.dropout_rate:g} needs'
       f' --sampling={", ".join(SAMPLINGS)}, found --sampling={values.sampling}.'
     )
+  for name, compression in (
+    ('dithering_bits', 'dithering'),
+    ('random_k_fraction', 'random_k'),
+  ):
+    value = values[name].value
+    if value != values[name].default and values.compression != compression:
+      raise SettingError(
+        f'--{name}={value:g} needs --compression={compression}, found'
+        f' --compression={values.compression}.'
+      )
   _check_single(values)
   _check_devices(values)
   if values.rounds_per_client_eval is not None and not values.evaluate_clients:

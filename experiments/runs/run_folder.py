@@ -298,8 +298,8 @@ class RunFolder:
   def finish(self, weights: tff.learning.models.ModelWeights) -> None:
     """Writes `weights.npz`, drops the checkpoints and frees the folder."""
     weights_lib.write_weights(self.path, weights)
-    self._close_tracker(is_finished=True)
     self.checkpoints.remove()
+    self._close_tracker(is_finished=True)
     self.close()
 
   def close(self) -> None:
@@ -336,6 +336,8 @@ class RunFolder:
       logging.info('The run ended early: %r', error)
       raise
     finally:
+      # It may have something to log.
+      self._close_tracker(is_finished=False)
       logger.removeHandler(handler)
       logger.setLevel(levels[0])
       console.setLevel(levels[1])

@@ -19,15 +19,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow_federated as tff
+from absl import logging
 
 from tff_ocs.records import waiting
 
 TENSORBOARD = 'tensorboard'
 # The packages of the other trackers, by the value of --log_to.
 PACKAGES = {'mlflow': 'mlflow', 'wandb': 'wandb'}
-# In the folder of events: the id under which a tracker knows the run, so that
-# a resumed run goes on there.
-_ID = 'id.txt'
 
 
 class TrackerError(ValueError):
@@ -63,6 +61,7 @@ class Tracker:
     Raises:
       TrackerError: If it cannot be opened.
     """
+    self._name = name
     events = folder / 'events'
     if name == TENSORBOARD:
       self._manager = tff.program.TensorBoardReleaseManager(events)
@@ -72,23 +71,61 @@ class Tracker:
     try:
       self._manager = build[name](folder, settings)
     except Exception as error:  # Both packages raise many types.
-      lines = str(error).strip().splitlines() or [repr(error)]
       hint = '; WANDB_MODE=offline needs no server' * (name == 'wandb')
       raise TrackerError(
-        f'--log_to={name}: the run cannot be opened there: {lines[0]}{hint}.'
+        f'--log_to={name}: the run cannot be opened there:'
+        f' {_first_line(error)}{hint}.'
       ) from error
 
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:
-    """Shows the metrics of a round."""
-    waiting.wait_for(
-      self._manager.release(collections.OrderedDict(metrics), round_num)
+    """Shows the metrics of a round.
+
+    Raises:
+      OSError: If a file cannot be written.
+      TrackerError: If MLflow or Weights & Biases does not take them.
+    """
+    released = self._manager.release(
+      collections.OrderedDict(metrics), round_num
     )
+    if self._name == TENSORBOARD:
+      waiting.wait_for(released)
+      return
+    try:
+      waiting.wait_for(released)
+    except Exception as error:
+      raise TrackerError(
+        f'--log_to={self._name} does not take the metrics of round'
+        f' {round_num}: {_first_line(error)}.'
+      ) from error
 
   def close(self, *, is_finished: bool) -> None:
-    """Ends the run there, as finished or as interrupted."""
+    """Ends the run there, as finished or as interrupted, if that is possible.
+
+    If it is not, a warning says so: the run's own files are complete.
+    """
     close = getattr(self._manager, 'close', None)
-    if close is not None:
+    if close is None:
+      return
+    try:
       close(is_finished)
+    except Exception as error:
+      logging.warning(
+        '--log_to=%s: the run could not be ended there: %s',
+        self._name,
+        _first_line(error),
+      )
+
+
+def _id_path(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """The file of the id under which a tracker knows the run.
+
+  With it, a resumed run goes on there.
+  """
+  return folder / 'events' / f'{name}_id.txt'
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip().splitlines() or [repr(error)])[0]
 
 
 class _MlflowReleaseManager(tff.program.ReleaseManager):
@@ -101,7 +138,7 @@ class _MlflowReleaseManager(tff.program.ReleaseManager):
     self._client = mlflow.MlflowClient(
       os.environ.get('MLFLOW_TRACKING_URI', default)
     )
-    path = folder / 'events' / _ID
+    path = _id_path(folder, 'mlflow')
     if path.exists():
       self._run_id = path.read_text(encoding='utf-8')
       self._client.update_run(self._run_id, 'RUNNING')
@@ -147,7 +184,7 @@ class _WandbReleaseManager(tff.program.ReleaseManager):
 
   def __init__(self, folder, settings):
     wandb = importlib.import_module('wandb')
-    path = folder / 'events' / _ID
+    path = _id_path(folder, 'wandb')
     if not path.exists():
       path.write_text(wandb.util.generate_id(), encoding='utf-8')
     self._run = wandb.init(

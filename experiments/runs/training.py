@@ -70,7 +70,8 @@ def train(
     rounds_per_eval: The validation set is evaluated after each round whose
       number, from 0, is divisible by it, and after the last.
     rounds_per_checkpoint: The number of rounds from one checkpoint to the next;
-      none is saved after the last round, which the final weights follow.
+      after the last round, which the final weights follow, one is saved only
+      if there is no other.
     folder: The run's folder, started. The run continues from its last
       checkpoint.
     client_record: Where single clients are recorded, for a process that reveals
@@ -144,8 +145,11 @@ def train(
     unit = units.choose_bits_unit(cumulative_bits)
     shown['sent'] = f'{cumulative_bits / unit.size:.2f} {unit.name}'
     rounds.set_postfix(shown)
-    is_last = round_num == total_rounds - 1
-    if (round_num + 1) % rounds_per_checkpoint == 0 and not is_last:
+    is_due = (round_num + 1) % rounds_per_checkpoint == 0
+    if round_num == total_rounds - 1:
+      # Otherwise the weights would be lost if they could not be written.
+      is_due = not folder.checkpoints.are_there
+    if is_due:
       folder.checkpoints.save(
         checkpoints.Progress(state, cumulative_bits, _remember(memories)),
         round_num,

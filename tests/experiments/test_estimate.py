@@ -1,6 +1,7 @@
 """Tests of the estimate of what client sampling would save."""
 
 import re
+import types
 
 import numpy as np
 import pandas as pd
@@ -131,6 +132,17 @@ def load_linear(seed):
 def load_still(seed):
   return tasks.from_arrays([(np.zeros([4, 2]), np.zeros(4))] * 3)
 """
+
+
+def test_parameters_are_counted_in_any_structure():
+  kernel, bias = np.zeros([3, 2]), np.zeros(2)
+  for trainable in (
+    (kernel, bias),
+    {'kernel': kernel, 'bias': bias},
+    ({'dense': (kernel, [bias])},),
+  ):
+    model = types.SimpleNamespace(initial_weights=(trainable, (kernel,)))
+    assert estimate.count_parameters(model) == 8
 
 
 @pytest.fixture(scope='module')

@@ -156,7 +156,12 @@ def test_label_is_that_of_records_without_one(arguments, label):
   values = linear.parse(femnist, *arguments)
   is_custom = femnist._check_unbalancing(values)
   assert femnist._label(values, is_custom) == label
-  settings = experiment_flags.settings(values, femnist._OWN_FLAGS)
+  settings = experiment_flags.settings(
+    values,
+    femnist.describe(values),
+    femnist.experiment_flags.availability_lib.read(None),
+  )
+  assert settings.pop('experiment') == label
   assert labels.experiment_label(settings) == label
 
 
@@ -247,6 +252,11 @@ def test_default_folder_names_differ_between_runs(tmp_path):
       ['--algorithm=dsgd', '--server_learning_rate=0.5'],
       '--server_learning_rate=0.5 needs --algorithm=fedavg',
     ),
+    (['--dithering_bits=8'], '--dithering_bits=8 needs --compression=dither'),
+    (
+      ['--random_k_fraction=0.5', '--compression=natural'],
+      '--random_k_fraction=0.5 needs --compression=random_k, found --comp',
+    ),
     (['--worker_address=here'], "--worker_address: .*found 'here'"),
     (['--output_dir=/proc/version'], 'not a folder|cannot be written'),
     (['--output_dir=/proc/nowhere'], 'cannot be written'),
@@ -287,6 +297,8 @@ def test_bad_settings_end_in_one_line_and_leave_nothing(
     '--unbalanced_set=4',
     '--data_source=web',
     '--unbalanced_s=1.5',
+    '--unbalanced_s=nan',
+    '--dropout_rate=nan',
     '--run_name=../elsewhere',
     '--run_name=',
     '--output_dir=gs://bucket/runs',

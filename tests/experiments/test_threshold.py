@@ -160,8 +160,13 @@ def test_m_is_as_asked(tmp_path, capsys):
 @pytest.mark.parametrize(
   'settings, reason',
   [
-    ({'availability': 0.5}, 'its clients were not always available'),
-    ({'algorithm': 'dsgd'}, 'its algorithm is dsgd, for which the total'),
+    ({'availability': 0.5}, 'it has --availability=0.5, so that its norms'),
+    (
+      {'client_costs': 'uplink_seconds'},
+      'it has --client_costs=uplink_seconds',
+    ),
+    ({'cohort_sampler': 'kvib'}, 'it has --cohort_sampler=kvib, so that'),
+    ({'dropout_rate': 0.2}, 'it has --dropout_rate=0.2, so that its norms'),
     ({'num_rounds': 5}, 'its norms.csv has 5 of 9 rounds'),
   ],
 )
@@ -172,6 +177,21 @@ def test_runs_that_cannot_be_replayed_are_left_out(
   with pytest.raises(SystemExit, match='no finished run with a norms.csv'):
     threshold.compare(results_dir=str(tmp_path), controllers=ONE)
   assert f'run is left out: {reason}' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('sizes', [[32], [32, 0, 32]])
+def test_runs_with_too_few_norms_are_left_out(tmp_path, capsys, sizes):
+  bits = 10**8 * np.arange(1, len(sizes) + 1)
+  folder = made_up.write_run(
+    tmp_path / 'run', bits=bits, accuracy=[0.5] * len(sizes)
+  )
+  writer = norms_lib.NormsWriter(folder)
+  for round_num, size in enumerate(sizes):
+    writer.write(np.ones(size, np.float32), round_num)
+  with pytest.raises(SystemExit, match='no finished run with a norms.csv'):
+    threshold.compare(results_dir=str(tmp_path), controllers=ONE)
+  message = 'a replay needs two rounds or more, each with clients'
+  assert message in capsys.readouterr().err
 
 
 def test_damaged_norms_are_named(tmp_path, capsys):

@@ -306,6 +306,25 @@ def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
   )
 
 
+def test_rounds_without_an_improvement_factor_are_left_out(
+  tmp_path, monkeypatch
+):
+  """As where no client was available."""
+  alpha = np.full(9, 0.5)
+  alpha[[0, 4]] = np.nan
+  made_up.write_run(tmp_path / 'three', m=3, alpha=alpha)
+  made_up.write_run(tmp_path / 'six', m=6, alpha=np.full(9, np.nan))
+  drawn = []
+  monkeypatch.setattr(
+    figures.panels, 'save', lambda fig, path: drawn.append(fig)
+  )
+  draw(tmp_path, 'improvement')
+  three, six = drawn[0].axes[0].lines
+  # Between rounds 1 and 8, the first and the last of the mean.
+  np.testing.assert_allclose(three.get_xydata(), [[4.5, 0.5]])
+  assert not len(six.get_xydata())
+
+
 def test_missing_and_unfinished_runs_are_named(tmp_path, drawn, capsys):
   made_up.write_run(tmp_path / 'full', 'full')
   made_up.write_run(tmp_path / 'aocs', 'aocs', 6)

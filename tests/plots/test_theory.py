@@ -188,6 +188,19 @@ def test_all_figures_are_written(results, tmp_path):
   assert all(path.stat().st_size > 1000 for path in figures)
 
 
+def test_zeros_have_no_place_on_a_logarithmic_axis(results, tmp_path):
+  """As without noise, where the minimiser is found exactly."""
+  rows = pd.DataFrame(neighbourhood_rows())
+  rows.loc[0, 'measured'] = 0
+  for number_of_zeros in (1, len(rows)):
+    rows.loc[: number_of_zeros - 1, ['measured', 'repaired']] = 0
+    rows.to_csv(results / 'neighbourhood.csv', index=False)
+    theory.draw(str(results), str(tmp_path / 'figures'))
+    path = tmp_path / 'figures' / 'theory_neighbourhood.png'
+    assert path.stat().st_size > 1000
+    path.unlink()
+
+
 def test_missing_results_are_named(results, tmp_path):
   (results / 'neighbourhood.csv').unlink()
   with pytest.raises(

@@ -401,7 +401,7 @@ def test_compressed_runs_are_methods_of_their_own(tmp_path):
   write(tmp_path / 'none', seed=1, compression='none', random_k_fraction=0.2)
   write(tmp_path / 'natural', compression='natural', dithering_bits=2)
   write(tmp_path / 'random', compression='random_k', random_k_fraction=0.1)
-  write(tmp_path / 'more', compression='random_k', random_k_fraction=0.25)
+  write(tmp_path / 'more', compression='random_k', random_k_fraction=0.125)
   write(tmp_path / 'dithering', compression='dithering', dithering_bits=4)
   write(tmp_path / 'full', 'full', compression='natural')
   groups, left_out = runs.find_groups(tmp_path)
@@ -412,7 +412,7 @@ def test_compressed_runs_are_methods_of_their_own(tmp_path):
     'AOCS, m=3, natural compression': 1,
     'AOCS, m=3, 4-bit dithering': 1,
     'AOCS, m=3, random 10%': 1,
-    'AOCS, m=3, random 25%': 1,
+    'AOCS, m=3, random 12.5%': 1,
   }
   runs.check_comparable(groups)
 

@@ -97,7 +97,8 @@ def read_clients(path: Union[str, os.PathLike]) -> pd.DataFrame:
   """
   path = pathlib.Path(path) / CLIENTS
   try:
-    table = pd.read_csv(path, dtype={'client_id': str})
+    # As text, so that the clients 007 and NA keep their names.
+    table = pd.read_csv(path, converters={'client_id': str})
   except (ValueError, pd.errors.ParserError) as error:
     raise files.RecordError(f'{path} cannot be read: {error}') from error
   if _TRAINING_EXAMPLES not in table and 'in_pool' in table:

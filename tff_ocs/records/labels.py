@@ -31,7 +31,7 @@ COMPRESSIONS = {
   'none': None,
   'natural': 'natural compression',
   'dithering': '{dithering_bits}-bit dithering',
-  'random_k': 'random {random_k_fraction:.0%}',
+  'random_k': 'random {percentage:g}%',
 }
 # The paper's data sets: how the names of its experiments and those of the data
 # begin.
@@ -63,7 +63,10 @@ def compression_label(config: Mapping[str, Any]) -> Optional[str]:
   if compression not in COMPRESSIONS:
     return compression
   label = COMPRESSIONS[compression]
-  return None if label is None else label.format_map(config)
+  if label is None:
+    return None
+  percentage = 100 * config.get('random_k_fraction', 0)
+  return label.format_map({**config, 'percentage': percentage})
 
 
 def sampling_label(sampling: str) -> str:

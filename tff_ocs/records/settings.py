@@ -174,7 +174,7 @@ class Settings:
     if settings.client_costs != 'none':
       label += ', costs'
     if settings.dropout_rate > 0:
-      label += f', dropouts {settings.dropout_rate:.0%}'
+      label += f', dropouts {100 * settings.dropout_rate:g}%'
     if settings.cohort_sampler != 'none':
       label = labels.sampler_label(
         settings.cohort_sampler, settings.clients_per_round, label
@@ -292,7 +292,7 @@ _TYPE_NAMES = {
 
 
 def _show(value) -> str:
-  text = json.dumps(value)
+  text = json.dumps(value, default=repr)
   return text if len(text) <= 40 else f'{text[:40]}...'
 
 

@@ -162,6 +162,13 @@ def test_file_with_other_columns(tmp_path):
     clients.read_clients(tmp_path)
 
 
+def test_client_keeps_its_name(tmp_path):
+  names = ['NA', '007', 'None', '']
+  table = pd.DataFrame({'client_id': names}).reindex(columns=clients.COLUMNS)
+  clients.write_clients(tmp_path, table)
+  assert list(clients.read_clients(tmp_path)['client_id']) == names
+
+
 def read_rows(folder):
   """The rows of `client_accuracies.csv`, whatever the ends of the lines."""
   return (folder / metrics_lib.CLIENT_ACCURACIES).read_text().splitlines()

@@ -431,6 +431,25 @@ def test_run_that_fails_twice_ends_with_the_same_bits(uninterrupted, tmp_path):
   assert linear.read_results(run.folder) == uninterrupted
 
 
+def test_weights_that_cannot_be_written_are_not_lost(tmp_path, monkeypatch):
+  """Not even in a run that is too short for a checkpoint on the way."""
+  flags = (*linear.SMALL, f'--output_dir={tmp_path}')
+  linear.run(*flags, '--run_name=other')
+
+  def fail(path, weights):
+    raise OSError(f'no room for {len(weights.trainable)} in {path}')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(run_folder.weights_lib, 'write_weights', fail)
+    with pytest.raises(SystemExit, match='no room for'):
+      linear.run(*flags, '--run_name=run')
+  assert linear.num_rounds(tmp_path / 'run') == 4
+  linear.run(*flags, '--run_name=run')
+  assert linear.read_results(tmp_path / 'run') == linear.read_results(
+    tmp_path / 'other'
+  )
+
+
 def test_finished_run_without_weights_is_not_replaced(tmp_path):
   path = tmp_path / 'run'
   total_rounds = made_up.settings().total_rounds

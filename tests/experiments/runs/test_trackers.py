@@ -39,6 +39,46 @@ def test_tracker_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
     trackers.Tracker('mlflow', tmp_path, {})
 
 
+class Unreachable:
+  """A manager whose server has gone."""
+
+  def __init__(self, folder, settings):
+    del folder, settings
+
+  async def release(self, value, key):
+    raise RuntimeError('no such server\nmore')
+
+  def close(self, is_finished):
+    raise RuntimeError(f'gone, finished: {is_finished}')
+
+
+def test_tracker_that_fails_costs_no_round(tmp_path, monkeypatch, capsys):
+  flags = (*linear.SMALL, f'--output_dir={tmp_path}', '--run_name=run')
+  monkeypatch.setattr(trackers, '_WandbReleaseManager', Unreachable)
+  with pytest.raises(
+    SystemExit,
+    match='^error: --log_to=wandb does not take the metrics of round 0: no such'
+    ' server.$',
+  ):
+    linear.run(*flags, '--log_to=wandb')
+  log = (tmp_path / 'run' / 'log.txt').read_text()
+  assert 'the run could not be ended there: gone, finished: False' in log
+  # The folder is free, and another tracker goes on.
+  linear.run(*flags)
+  assert (tmp_path / 'run' / 'weights.npz').exists()
+
+
+def test_run_is_finished_though_its_tracker_is_not(tmp_path, monkeypatch):
+  monkeypatch.setattr(trackers, '_MlflowReleaseManager', Unreachable)
+  monkeypatch.setattr(trackers.Tracker, 'release', lambda *args: None)
+  flags = (*linear.SMALL, f'--output_dir={tmp_path}', '--run_name=run')
+  linear.run(*flags, '--log_to=mlflow')
+  assert (tmp_path / 'run' / 'weights.npz').exists()
+  assert not (tmp_path / 'run' / 'checkpoints').exists()
+  log = (tmp_path / 'run' / 'log.txt').read_text()
+  assert '--log_to=mlflow: the run could not be ended there: gone' in log
+
+
 class InterruptionError(Exception):
   pass
 
@@ -94,7 +134,7 @@ def test_wandb_writes_offline(tmp_path, monkeypatch):
   metrics, _ = run_in_two_parts(tmp_path, monkeypatch, 'wandb')
   files = sorted((tmp_path / 'run' / 'events' / 'wandb').glob('*/run-*.wandb'))
   # Both parts have the same id, so that `wandb sync` makes one run of them.
-  identifier = (tmp_path / 'run' / 'events' / 'id.txt').read_text()
+  identifier = (tmp_path / 'run' / 'events' / 'wandb_id.txt').read_text()
   assert {file.name for file in files} == {f'run-{identifier}.wandb'}
   losses = {}
   for file in files:
