@@ -68,6 +68,11 @@ def main(argv):
   entry.setup()
   entry.refuse_arguments(argv)
   values = flags.FLAGS
+  if values.results_dir is not None and values['num_clients'].present:
+    sys.exit(
+      f'error: --num_clients={values.num_clients} cannot be combined with'
+      ' --results_dir: it is the size of the cohort that is made up.'
+    )
   try:
     measure(
       results_dir=values.results_dir,
@@ -237,7 +242,7 @@ def _define_flags():
   define.integer(
     'num_clients',
     32,
-    'n of the cohort that is made up.',
+    'n of the cohort that is made up; without --results_dir.',
     lower_bound=2,
   )
   define.float(

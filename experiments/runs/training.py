@@ -128,12 +128,7 @@ def train(
     metrics['cumulative_uplink_bits'] = cumulative_bits
     metrics['seconds'] = round(seconds, 4)
     if round_num % rounds_per_eval == 0 or round_num == total_rounds - 1:
-      evaluation = evaluate(state.weights)
-      metrics.update(_metrics_of_evaluation(evaluation))
-      if evaluation.accuracy is None:
-        shown['validation loss'] = f'{evaluation.loss:.3g}'
-      else:
-        shown['accuracy'] = f'{evaluation.accuracy:.3f}'
+      metrics.update(_metrics_of_evaluation(evaluate(state.weights)))
     if norms_writer is not None:
       norms_writer.write(output['aggregator']['norms'], round_num)
     if client_record is not None:
@@ -141,9 +136,7 @@ def train(
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
     _warn(metrics, round_num)
-    shown['loss'] = f'{metrics["training_loss"]:.3f}'
-    unit = units.choose_bits_unit(cumulative_bits)
-    shown['sent'] = f'{cumulative_bits / unit.size:.2f} {unit.name}'
+    shown.update(_describe(metrics))
     rounds.set_postfix(shown)
     is_due = (round_num + 1) % rounds_per_checkpoint == 0
     if round_num == total_rounds - 1:
@@ -158,6 +151,20 @@ def train(
       gc.collect()
   gc.unfreeze()
   folder.finish(state.weights)
+
+
+def _describe(metrics):
+  """The metrics that the progress bar shows, those of a validation included."""
+  shown = {}
+  if 'validation_accuracy' in metrics:
+    shown['accuracy'] = f'{metrics["validation_accuracy"]:.3f}'
+  elif 'validation_loss' in metrics:
+    shown['validation loss'] = f'{metrics["validation_loss"]:.3g}'
+  shown['loss'] = f'{metrics["training_loss"]:.3f}'
+  bits = metrics['cumulative_uplink_bits']
+  unit = units.choose_bits_unit(bits)
+  shown['sent'] = f'{bits / unit.size:.2f} {unit.name}'
+  return shown
 
 
 def _simulate(devices, sampling, cohort, rows, metrics):

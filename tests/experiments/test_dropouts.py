@@ -135,6 +135,10 @@ def test_runs_without_an_update_are_not_enough(tmp_path, norms):
     (['--draws=1'], 'flag --draws=1: .*lower bound of 100|>= 100'),
     (['here'], "unexpected argument 'here'"),
     (['--results_dir=no_such_folder'], 'no_such_folder'),
+    (
+      ['--results_dir=runs', '--num_clients=32'],
+      '--num_clients=32 cannot be combined with --results_dir',
+    ),
   ],
 )
 def test_wrong_flags_are_named_and_nothing_is_written(

@@ -273,6 +273,11 @@ def test_guide_says_how_many_runs_there_are(tmp_path):
   assert f'these are {num_runs}: ' in guide.replace('\n', ' ')
 
 
+def test_name_of_tffs_file_is_not_for_the_authors_files(tmp_path):
+  with pytest.raises(job_lib.JobError, match='--femnist_name=x cannot be comb'):
+    reproduce.build_plan(parse(f'--data_dir={tmp_path}', '--femnist_name=x'))
+
+
 def test_unknown_experiment_is_named():
   with pytest.raises(flags.Error, match='--experiments.*must be some of femni'):
     parse('--experiments=femnist_4')
