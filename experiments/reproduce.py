@@ -216,8 +216,8 @@ def build_plan(values: flags.FlagValues) -> Plan:
   """
   if values.data_dir is not None and values.femnist_name is not None:
     raise job_lib.JobError(
-      f'--femnist_name={values.femnist_name} cannot be combined with --data_dir:'
-      " it names what a file of TFF holds, not the authors' files."
+      f'--femnist_name={values.femnist_name} cannot be combined with'
+      " --data_dir: it names what a file of TFF holds, not the authors' files."
     )
   scale = _SMOKE if values.scale == 'smoke' else _PAPER
   found, left_out = {}, []
