@@ -1199,3 +1199,23 @@ def test_scaled_value_beyond_float32_makes_a_non_finite_client():
   assert output.result == 0
   assert output.measurements['non_finite_clients'] == clients
   assert output.measurements['participants'] == 0
+
+
+def test_revealing_clients_changes_no_coin():
+  plain, revealing = (
+    tff_ocs.ClientSamplingFactory(
+      schemes.UniformSampling(2), reveal_clients=reveals, seed=1
+    ).create(tff.TensorType(np.float32, [4]), tff.TensorType(np.float32))
+    for reveals in (False, True)
+  )
+  state, other = plain.initialize(), revealing.initialize()
+  values, weights = list(np.eye(4, dtype=np.float32)), [np.float32(1)] * 4
+  places = [np.float32(k) for k in range(4)]
+  senders = set()
+  for _ in range(8):
+    output = plain.next(state, values, weights)
+    revealed = revealing.next(other, values, weights, places)
+    np.testing.assert_array_equal(output.result, revealed.result)
+    senders.add(tuple(output.result > 0))
+    state, other = output.state, revealed.state
+  assert len(senders) > 1

@@ -476,6 +476,34 @@ def test_who_is_not_available_does_not_train(scheme, algorithm):
   assert all(np.all(np.isfinite(w)) for w in trainable(state))
 
 
+def test_revealed_clients_train_only_if_available():
+  plain, revealing = (
+    simple_fedavg.build_federated_averaging_process(
+      models.build_linear_model(2),
+      tff_ocs.ClientSamplingFactory(SCHEMES['full'], reveal_clients=reveals),
+      client_learning_rate=0.1,
+      availability=True,
+    )
+    for reveals in (False, True)
+  )
+  cohort = make_cohort(0)
+  available = who_is_available(cohort)
+  assert 0 < available.sum() < N
+  _, expected = plain.next(plain.initialize(), cohort)
+  places = [
+    collections.OrderedDict(client, place=np.float32(k))
+    for k, client in enumerate(cohort)
+  ]
+  _, found = revealing.next(revealing.initialize(), places)
+  for name in ('training_loss', 'num_examples'):
+    assert found[name] == expected[name]
+  rows = found['aggregator']['clients']
+  rows = rows[np.argsort(rows[:, 0])]
+  np.testing.assert_array_equal(rows[:, 0], np.arange(N))
+  # With full participation, who is available sends.
+  np.testing.assert_array_equal(rows[:, 2], available)
+
+
 def test_coins_of_a_client_are_independent():
   num_seeds = 20_000
 

@@ -291,6 +291,19 @@ def test_highest_losses_train():
   assert np.isnan(sampler.expected_draws()).all()
 
 
+def test_highest_losses_of_the_candidates_train():
+  sampler = _learned_power_of_choice(num_candidates=4)
+  loss_of = dict(zip(NAMES, [0.3, 0.1, 0.5, 0.2, 0.4]))
+  seen = set()
+  for round_num in range(20):
+    candidates = sampler.candidates(round_num)
+    losses = [loss_of[name] for name in candidates]
+    found = sampler.sample(round_num, losses).client_ids
+    assert set(found) == set(sorted(candidates, key=loss_of.get)[-3:])
+    seen.add(candidates)
+  assert len(seen) > 1
+
+
 def test_equal_losses_are_broken_at_random():
   sampler = _learned_power_of_choice(num_candidates=5)
   cohorts_of_rounds = {sampler.sample(r, [1.0] * 5)[0] for r in range(300)}

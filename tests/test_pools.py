@@ -209,6 +209,15 @@ def test_arguments_that_exclude_each_other():
     build_process(
       schemes.OptimalSampling(1), client_costs=True, pool_weight=1.0
     )
+  for reveals in (False, True):
+    with pytest.raises(ValueError, match="num_examples .*asks for 'loss'"):
+      build_process(
+        tff_ocs.ClientSamplingFactory(
+          schemes.OptimalSampling(1), reveal_clients=reveals
+        ),
+        client_weighting=lambda known: known['loss'],
+        pool_weight=1.0,
+      )
   with pytest.raises(TypeError, match='pool_weight needs, as sampling'):
     build_process(tff.aggregators.MeanFactory(), pool_weight=1.0)
   with pytest.raises(ValueError, match='pool_weight must be a finite number'):

@@ -217,6 +217,16 @@ def test_proposed_bounds_clip_nothing(scheme):
   assert 0.99 * bounds.value < largest <= bounds.value
 
 
+def test_bounds_where_all_send_do_not_shrink_with_m():
+  bounds = [
+    secure_sums.propose_bounds(
+      max_update_norm=2.0, max_weight=5.0, cohort_size=2, expected_clients=m
+    )
+    for m in (2, 3, 100)
+  ]
+  assert bounds[0] == bounds[1] == bounds[2]
+
+
 def test_values_weights_and_scalars_that_are_clipped_are_counted_apart():
   measured = _next(_process(1e3, value_bound=6.0, weight_bound=0.9))
   assert measured.measurements['clipped']['weights'] == len(NORMS)
@@ -266,6 +276,30 @@ def test_training_leaves_no_other_aggregation():
   )
   tff.test.assert_contains_secure_aggregation(process.next)
   tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+
+@pytest.mark.parametrize(
+  'build',
+  [
+    tff_ocs.build_federated_averaging_process,
+    tff_ocs.build_distributed_sgd_process,
+  ],
+)
+def test_scalars_of_a_scheme_are_summed_as_asked(build):
+  process = build(
+    models.build_linear_model(2),
+    AOCS,
+    **(
+      {'client_learning_rate': 0.1}
+      if build is tff_ocs.build_federated_averaging_process
+      else {'learning_rate': 0.1}
+    ),
+    scalar_sum_factory=tff.aggregators.SecureSumFactory(1e2, 0.0),
+  )
+  tff.test.assert_contains_secure_aggregation(process.next)
+  text = process.next.to_building_block().compact_representation()
+  # The updates and their weights, whose sums are other factories' concern.
+  assert text.count('federated_sum(') + text.count('federated_aggregate(') == 2
 
 
 # Bad input.

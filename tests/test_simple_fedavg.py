@@ -11,6 +11,8 @@ import tensorflow_federated as tff
 
 import tff_ocs
 from tff_ocs import simple_fedavg
+from tff_ocs.tasks import client_data
+from tff_ocs.tasks import task as task_lib
 
 DIM = 3
 
@@ -738,3 +740,66 @@ def test_bad_optimizers(arguments, error, message):
       tff_ocs.FullParticipation(),
       **{'client_learning_rate': 0.1, **arguments},
     )
+
+
+def switched_model():
+  """w x c in training and nothing otherwise; c and a weight do not train."""
+
+  @tf.function
+  def predict_on_batch(weights, x, training):
+    (kernel, unused), (factor,) = weights
+    del unused
+    return kernel * x[:, 0] * factor if training else 0 * x[:, 0]
+
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean((output - label) ** 2) / 2
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(
+      (np.float32(0.5), np.ones([2], np.float32)),
+      (np.float32(3.0),),
+    ),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=loss,
+    input_spec=(
+      tf.TensorSpec([None, DIM], tf.float32),
+      tf.TensorSpec([None], tf.float32),
+    ),
+  )
+
+
+@pytest.mark.parametrize('is_dsgd', [False, True])
+def test_clients_train_in_training_mode_and_only_what_is_trainable(is_dsgd):
+  if is_dsgd:
+    process = tff_ocs.build_distributed_sgd_process(
+      switched_model(), tff_ocs.FullParticipation(), learning_rate=0.1
+    )
+  else:
+    process = tff_ocs.build_federated_averaging_process(
+      switched_model(),
+      tff_ocs.FullParticipation(),
+      client_learning_rate=0.1,
+      batch_size=100,
+    )
+  client = make_client(10, 0)
+  state, _ = process.next(process.initialize(), [client])
+  x = client['x'][:, 0].astype(np.float64)
+  slope = np.mean((0.5 * x * 3 - client['y']) * x * 3)
+  kernel, unused = trainable(state)
+  np.testing.assert_allclose(kernel, 0.5 - 0.1 * slope, rtol=1e-5)
+  np.testing.assert_array_equal(unused, [1, 1])
+  (factor,) = state.weights.non_trainable
+  assert factor == 3
+
+
+def test_evaluation_is_not_in_training_mode():
+  model = switched_model()
+  client = make_client(10, 0)
+  evaluate = task_lib.build_evaluation(
+    model, client_data.Examples(client['x'], client['y']), metrics={}
+  )
+  weights = tff.learning.models.ModelWeights(*model.initial_weights)
+  assert evaluate(weights).loss == pytest.approx(
+    np.mean(client['y'] ** 2) / 2, rel=1e-6
+  )

@@ -137,10 +137,10 @@ def settings(values: flags.FlagValues) -> dict[str, Any]:
   if values.task is not None:
     return {'task': user_code.describe('task', values.task)}
   columns = {name: values[name].value for name in (*_OF_TABLE, 'model', 'loss')}
-  return {'data_file': _describe_file(values.data), **columns}
+  return {'data_file': describe_file(values.data), **columns}
 
 
-def _describe_file(path) -> str:
+def describe_file(path) -> str:
   """The name and the SHA-256 of a file, or of a folder's .npz files."""
   path = pathlib.Path(path)
   try:

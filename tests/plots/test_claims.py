@@ -292,6 +292,18 @@ def test_gaps_are_ordered_by_imbalance(write, gaps, verdicts):
   assert checks[3].verdict == checks[4].verdict == NOT_JUDGED
 
 
+def test_gaps_on_shakespeare_have_the_papers_m(write):
+  for n, m, other in ((32, 2, 6), (128, 4, 12)):
+    of = {'of': made_up.SHAKESPEARE, 'clients_per_round': n}
+    write('aocs', m, GOOD, **of)
+    write('aocs', other, GOOD - 0.5, **of)
+    folder = write('uniform', m, GOOD - 0.1, **of)
+    write('uniform', other, GOOD, **of)
+  checks = judge(folder)[3].checks
+  assert [checks[i].verdict for i in (3, 4)] == [HOLDS, HOLDS]
+  assert [checks[i].estimate.value for i in (3, 4)] == pytest.approx([0.1] * 2)
+
+
 # Claim 5: step sizes.
 
 

@@ -327,6 +327,10 @@ def test_real_loader_reads_the_cache(cache_dir):
   assert examples.x.shape == (24, 28, 28) and examples.x.dtype == np.float32
   np.testing.assert_array_equal(examples.y, [9] * 24)
   assert loaded.test.x.shape == (40, 28, 28)
+  assert len(loaded.test_by_client.client_ids) == 20
+  np.testing.assert_array_equal(
+    loaded.test_by_client.read_all().x, loaded.test.x
+  )
   assert '20 writers' in loaded.data_name
   # And it goes through the model.
   evaluate = task.build_evaluation(loaded.model, loaded.test)
@@ -395,6 +399,9 @@ def test_authors_sets_are_read(tmp_path, unbalanced_set, clients, data):
   np.testing.assert_array_equal(first.y, labels)
   assert (first.x.dtype, first.y.dtype) == (np.float32, np.int32)
   assert len(loaded.test.y) == 8
+  np.testing.assert_array_equal(
+    loaded.test_by_client.read_all().y, loaded.test.y
+  )
   description = loaded.describe()
   assert description['data'] == (
     "the authors' unbalanced Federated EMNIST, digits, set"

@@ -159,6 +159,9 @@ def test_holdout_splits_the_clients_and_keeps_the_mix_of_sizes(
       split.train.examples(client_id).x, whole.train.examples(client_id).x
     )
   assert split.model is whole.model
+  by_client = split.test_by_client
+  assert {int(client_id[-3:]) for client_id in by_client.client_ids} == held_out
+  np.testing.assert_array_equal(by_client.read_all().x, split.test.x)
   assert split.describe() == {
     'data': f'made up, {expected} clients held out to validate',
     'pool_clients': 100 - expected,

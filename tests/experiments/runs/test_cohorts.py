@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments import femnist
 from experiments.runs import cohorts as runs_cohorts
+from experiments.runs import experiment
 from tests.experiments import linear
 from tff_ocs import cohorts
 from tff_ocs.records import clients
@@ -129,6 +131,27 @@ def test_sampler_and_scheme_combine(tmp_path):
   assert (metrics['available'] > 3).all()
   assert (metrics['participants'] < metrics['available']).all()
   assert metrics['improvement_factor'].between(0, 1).all()
+
+
+@pytest.mark.parametrize('weighting', ['num_examples', 'uniform'])
+def test_whole_pool_has_one_mean_with_and_without_a_sampler(
+  weighting, tmp_path
+):
+  plain, drawn = (
+    linear.run_and_read(
+      tmp_path / sampler,
+      '--sampling=full',
+      f'--clients_per_round={linear.NUM_CLIENTS}',
+      f'--client_weighting={weighting}',
+      f'--cohort_sampler={sampler}',
+      '--client_learning_rate=0.125',
+      '--total_rounds=3',
+    ).metrics
+    for sampler in ('none', 'uniform')
+  )
+  np.testing.assert_allclose(
+    drawn['training_loss'], plain['training_loss'], rtol=1e-4
+  )
 
 
 def test_improvement_factors_are_of_schemes_only(by_sampler):
@@ -283,6 +306,54 @@ def test_bad_samplers_of_a_file(function, message, tmp_path):
   assert not list(output.iterdir())
 
 
+def test_each_client_has_its_own_availability_and_cost():
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  ids = list(task.train.client_ids)
+  of_client = {name: (k + 1) / 32 for k, name in enumerate(ids)}
+  source = runs_cohorts.UniformSource(
+    task,
+    7,
+    6,
+    task.train.num_examples,
+    availability=of_client,
+    client_costs=of_client,
+    reveals_clients=True,
+  )
+  drawn = source.draw(0, None)
+  assert len(drawn.data) == 6
+  for client in drawn.data:
+    name = drawn.client_ids[int(client['place'])]
+    assert client['availability'] == client['cost'] == of_client[name]
+    np.testing.assert_array_equal(client['x'], task.train.examples(name).x)
+
+
+def test_costs_have_a_mean_of_1_over_the_pool():
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  costs = experiment._choose_costs(
+    linear.parse(femnist, '--client_costs=uplink_seconds'), task
+  )
+  assert set(costs) == set(task.train.client_ids)
+  assert np.mean(list(costs.values())) == pytest.approx(1)
+  assert np.std(list(costs.values())) > 0.1
+
+
+def test_candidates_report_their_own_losses():
+  task = linear.load_task(seed=7, unbalanced_set=None)
+  ids = list(task.train.client_ids)
+  loss_of = {name: float(k * 7 % 20) for k, name in enumerate(ids)}
+  source = runs_cohorts.SamplerSource(
+    task,
+    0,
+    cohorts.PowerOfChoiceCohorts(task.train.num_examples, 3, 0, 8),
+    task.train.num_examples,
+    lambda weights, name: loss_of[name] + weights,
+  )
+  for round_num in range(10):
+    drawn = source.draw(round_num, 0.5)
+    highest = sorted(drawn.candidates, key=loss_of.get)[-3:]
+    assert set(drawn.client_ids) == set(highest)
+
+
 def _draw(round_num, rates, clients_per_round=20):
   task = linear.load_task(seed=7, unbalanced_set=None)
   source = runs_cohorts.UniformSource(
@@ -320,7 +391,9 @@ def test_methods_lose_the_same_clients():
   assert _draw(4, (0.3, 0.0)).client_ids != one_message.client_ids
 
 
-@pytest.mark.parametrize('sampling', ['full', 'uniform', 'aocs', 'threshold'])
+@pytest.mark.parametrize(
+  'sampling', ['full', 'uniform', 'ocs', 'aocs', 'threshold']
+)
 def test_runs_with_dropouts(sampling, tmp_path):
   result = linear.run_and_read(
     tmp_path,
@@ -334,7 +407,10 @@ def test_runs_with_dropouts(sampling, tmp_path):
   metrics = result.metrics
   assert (metrics['available'] < 8).any()
   # With m = n all send, but for those that are lost after their report.
-  if sampling == 'aocs':
+  if sampling in ('ocs', 'aocs'):
     assert (metrics['participants'] < metrics['available']).any()
-  elif sampling != 'threshold':
+  elif sampling == 'threshold':
+    # The threshold is not known in the first round.
+    assert metrics['participants'][0] == metrics['available'][0]
+  else:
     np.testing.assert_array_equal(metrics['participants'], metrics['available'])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from experiments import femnist
 from experiments.runs import experiment
 from tests.experiments import linear
 from tff_ocs import probabilities
@@ -263,6 +264,32 @@ def test_algorithm_and_weighting_change_the_training_alone(
   # The first round's losses are along the clients' paths, or of one gradient.
   assert uniform['training_loss'][0] == plain['training_loss'][0]
   assert dsgd['training_loss'][0] != plain['training_loss'][0]
+
+
+def test_flags_of_training_reach_the_process(by_sampling, tmp_path):
+  common = ('--client_learning_rate=0.125', '--seed=7', '--total_rounds=2')
+  plain = by_sampling['full'].metrics
+  for flag in ('--batch_size=5', '--client_epochs=2'):
+    found = linear.run_and_read(
+      tmp_path / flag, '--sampling=full', *common, flag
+    ).metrics
+    # The first loss is one along the clients' paths.
+    change = found['training_loss'][0] - plain['training_loss'][0]
+    assert abs(change) > 0.01
+  found = linear.run_and_read(tmp_path / 'aocs', *common, '--max_iterations=0')
+  assert (found.metrics['num_iterations'] == 0).all()
+  assert (by_sampling['aocs'].metrics['num_iterations'] > 0).any()
+
+
+def test_devices_compute_in_each_epoch():
+  task = linear.load_task(seed=0, unbalanced_set=None)
+  once, thrice = (
+    experiment._build_devices(
+      linear.parse(femnist, f'--client_epochs={epochs}'), task
+    ).simulate(['client_4'], [True], exchanges=0)
+    for epochs in (1, 3)
+  )
+  assert thrice.examples == 3 * once.examples > 0
 
 
 def test_runs_of_former_versions_are_recognised(tmp_path):

@@ -232,12 +232,42 @@ def test_overwriting_removes_only_what_a_run_writes(tmp_path):
   with folder.log():
     folder.start(made_up.settings())
   (tmp_path / 'run' / 'notes.txt').write_text('precious')
+  written = {
+    *('weights.npz', 'metrics.csv', 'metrics.csv_temp1', 'log.txt'),
+    *('norms.csv', 'clients.csv', 'client_accuracies.csv'),
+    *('checkpoints/after_round_1', 'events/events.former'),
+  }
+  for name in written:
+    path = tmp_path / 'run' / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('former')
   again = run_folder.RunFolder(tmp_path / 'run', overwrite=True)
   with again.log():
     again.start(made_up.settings(seed=1))
   config = json.loads((tmp_path / 'run' / 'config.json').read_text())
   assert config['seed'] == 1
   assert (tmp_path / 'run' / 'notes.txt').read_text() == 'precious'
+  for name in written:
+    path = tmp_path / 'run' / name
+    assert not path.exists() or path.read_text() != 'former'
+
+
+def test_continuing_elsewhere_is_warned_of(tmp_path, monkeypatch):
+  folder = run_folder.RunFolder(tmp_path / 'run')
+  with folder.log():
+    folder.start(made_up.settings())
+  describe = run_folder._describe_environment
+  monkeypatch.setattr(
+    run_folder,
+    '_describe_environment',
+    lambda address: {**describe(address), 'python': '4.0'},
+  )
+  again = run_folder.RunFolder(tmp_path / 'run', resume=True)
+  with again.log():
+    again.start(made_up.settings())
+  log = (tmp_path / 'run' / 'log.txt').read_text()
+  assert 'The run is continued with another python: 4.0, not 3.' in log
+  assert 'another machine' not in log
 
 
 def test_folder_is_free_however_a_run_ends(tmp_path):
