@@ -230,8 +230,9 @@ def format_tables(table: pd.DataFrame) -> str:
   )
 
 
-def _define_flags():
-  define = definer.Definer(flags.FLAGS)
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags."""
+  define = definer.Definer(values)
   define.path(
     'results_dir',
     None,
@@ -285,5 +286,5 @@ def _are_rates(texts):
 
 # Not on import, since other programs have flags of the same names.
 if __name__ == '__main__':
-  _define_flags()
+  define_flags()
   app.run(main)

@@ -89,6 +89,16 @@ def test_random_k_keeps_k_entries_times_d_over_k():
   np.testing.assert_allclose(result[kept], value[kept] * 10 / 3, rtol=1e-6)
 
 
+def test_random_k_keeps_k_though_the_fraction_is_rounded():
+  # 7 / 100 x 100 is a little above 7 in floating point.
+  for k in range(1, 101):
+    factory = compression.RandomKFactory(k / 100)
+    bits = factory.bits_per_update(tff.TensorType(np.float32, [100]))
+    assert bits == 32 * k
+  tiny = compression.RandomKFactory(1e-12)
+  assert tiny.bits_per_update(tff.TensorType(np.float32, [100])) == 32
+
+
 def test_random_k_error_is_omega_times_the_squared_norm():
   # Of entries of equal size in each round; in general on average.
   size, omega = 8, 8 / 2 - 1

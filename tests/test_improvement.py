@@ -126,6 +126,14 @@ def test_bad_m_is_named(m, error):
     )
 
 
+def test_costs_have_no_factors():
+  factory = tff_ocs.ClientSamplingFactory(
+    tff_ocs.OptimalSampling(2), improvement_expected_clients=2
+  )
+  with pytest.raises(ValueError, match='improvement_expected_clients cannot'):
+    factory.create_with_costs(np.float32, np.float32)
+
+
 def test_aocs_stopped_too_early_can_be_worse_than_uniform_sampling():
   # p_i = min(95 u_i, 1): 50 clients are sure, 50 send with 0.633; sum p = 81.7.
   norms = np.array([1 / 75] * 50 + [1 / 150] * 50)

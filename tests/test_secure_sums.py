@@ -305,6 +305,22 @@ def test_scalars_of_a_scheme_are_summed_as_asked(build):
 # Bad input.
 
 
+def test_losses_need_a_sum_without_a_state():
+  bound = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+    initial_estimate=1.0,
+    target_quantile=0.5,
+    learning_rate=0.2,
+    secure_estimation=True,
+  )
+  with pytest.raises(ValueError, match='scalar_sum_factory must not have a st'):
+    tff_ocs.build_federated_averaging_process(
+      models.build_linear_model(2),
+      tff_ocs.ClientSamplingFactory(AOCS),
+      client_learning_rate=0.1,
+      scalar_sum_factory=tff.aggregators.SecureSumFactory(bound),
+    )
+
+
 def test_unknown_scalars_have_no_bounds():
   with pytest.raises(ValueError, match="found 'loss'.*SecureSumFactory"):
     tff_ocs.build_federated_averaging_process(
@@ -349,6 +365,29 @@ def test_type_signature():
     'norm',
     'others',
   ]
+
+
+def test_norms_alone_are_summed():
+  process = secure_sums.SecureScalarSumFactory(10.0).create(
+    tff.to_type(collections.OrderedDict(norm=np.float64))
+  )
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  clients = [collections.OrderedDict(norm=x) for x in (1.0, 2.5, 20.0)]
+  output = process.next(process.initialize(), clients)
+  assert output.result['norm'] == pytest.approx(13.5, rel=1e-6)
+  assert tff.structure.name_list(
+    process.next.type_signature.result.measurements.member
+  ) == ['norm']
+
+
+def test_norms_that_are_rounded_to_0_leave_uniform_sampling():
+  process = _process(1e3 * STEPS)
+  output = _next(process)
+  assert output.measurements['invalid_probabilities'] == 0
+  assert output.measurements['expected_participants'] == pytest.approx(M)
+  sends = _coins(0) < M / len(NORMS)
+  np.testing.assert_array_equal(output.result > 0, sends)
+  assert 0 < sends.sum() < len(NORMS)
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,9 @@ SCHEMES = [
   tff_ocs.OptimalSampling(2),
   tff_ocs.ApproximateOptimalSampling(2),
 ]
+# `build` knows a scheme by its identity.
+UNIFORM_4 = tff_ocs.UniformSampling(4)
+AOCS_4 = tff_ocs.ApproximateOptimalSampling(4)
 
 
 @pytest.mark.parametrize('scheme', SCHEMES, ids=repr)
@@ -331,9 +334,9 @@ def test_schemes_share_shuffles_and_coins():
   ]
   states, participants = [], []
   for scheme in (
-    tff_ocs.UniformSampling(4),
+    UNIFORM_4,
     tff_ocs.OptimalSampling(4),
-    tff_ocs.ApproximateOptimalSampling(4),
+    AOCS_4,
   ):
     process = build(scheme, batch_size=100)
     state, metrics = process.next(process.initialize(), cohort)
@@ -407,21 +410,21 @@ def test_cohort_size_may_change(scheme):
 
 def test_all_send_when_m_is_at_least_n():
   cohort = make_cohort([10, 4, 1, 7])
-  full = build()
+  full = build(batch_size=100)
   expected, _ = full.next(full.initialize(), cohort)
   for scheme in (
-    tff_ocs.UniformSampling(4),
+    UNIFORM_4,
     tff_ocs.OptimalSampling(9),
-    tff_ocs.ApproximateOptimalSampling(4),
+    AOCS_4,
   ):
-    process = build(scheme)
+    process = build(scheme, batch_size=100)
     state, metrics = process.next(process.initialize(), cohort)
     assert metrics['aggregator']['participants'] == 4
     np.testing.assert_array_equal(trainable(state)[0], trainable(expected)[0])
 
 
 def test_training_reduces_the_loss():
-  process = build(tff_ocs.ApproximateOptimalSampling(2))
+  process = build(SCHEMES[3])
   state = process.initialize()
   losses = []
   for round_num in range(20):
@@ -622,11 +625,9 @@ each_optimizer = pytest.mark.parametrize('name', OPTIMIZERS)
 
 @each_optimizer
 def test_server_optimizer_takes_the_aggregate_as_gradient(name):
-  process = build(
-    tff_ocs.ApproximateOptimalSampling(2), server_optimizer=OPTIMIZERS[name]
-  )
+  process = build(SCHEMES[3], server_optimizer=OPTIMIZERS[name])
   # With a server step of 1 the change of the weights is the aggregate.
-  plain = build(tff_ocs.ApproximateOptimalSampling(2))
+  plain = build(SCHEMES[3])
   cohort = make_cohort([10, 4, 1, 7])
   state, plain_state = process.initialize(), plain.initialize()
   aggregates = []

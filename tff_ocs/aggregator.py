@@ -61,7 +61,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
       scheme computed it, was NaN or outside of [0, 1], and was replaced by the
       nearest number in it (NaN by 0), or was 0 despite a norm above 0. The
       aggregate of such a round is biased. The schemes of this package cause
-      this only where p_i is below the range of float32;
+      this only where p_i is below the range of float32, and
+      `ThresholdSampling` in a first round whose threshold is not known;
   *   `uplink_bits` (int64): the bits that the clients sent in this round, see
       `tff_ocs.communication`;
   *   `improvement_factor`, `relative_improvement_factor` (float32), on request:
@@ -281,8 +282,14 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     Raises:
       TypeError: If a type is not as described, or the scheme does not use
         costs.
-      ValueError: If a tensor's shape is not fully defined.
+      ValueError: If a tensor's shape is not fully defined, or if improvement
+        factors are asked for, which compare with uniform sampling of m clients.
     """
+    if self._improvement_expected_clients is not None:
+      raise ValueError(
+        'improvement_expected_clients cannot be combined with costs: the'
+        ' improvement factors are those of m clients, not of a budget of costs.'
+      )
     if not self._scheme.uses_costs:
       raise TypeError(
         'The costs of clients need a scheme that uses them: OptimalSampling,'

@@ -103,7 +103,8 @@ class RandomKFactory(tff.aggregators.UnweightedAggregationFactory):
     self._seed = arguments.check_seed(seed)
 
   def _kept_type(self, layout):
-    num_kept = math.ceil(self._fraction * layout.size)
+    # 7 / 100 x 100 is a little above 7.
+    num_kept = max(1, math.ceil(round(self._fraction * layout.size, 9)))
     return tff.TensorType(layout.dtype, [num_kept])
 
   def bits_per_update(self, value_type: tff.Type) -> int:

@@ -474,8 +474,9 @@ class ThresholdSampling(SamplingScheme):
   nobody sends, unless `first_cohort_size` or `initial_threshold` is given, and
   tau becomes sum_i u_i / m.
 
-  The aggregate is unbiased, since tau is fixed before the coins are tossed. In
-  a single round more or fewer than m clients are expected to send. In the long
+  The aggregate is unbiased, since tau is fixed before the coins are tossed;
+  except for a first round in which tau is not known, whose aggregate is 0. In a
+  single round more or fewer than m clients are expected to send. In the long
   run the mean is m, or above m if norms keep changing by large factors from
   round to round; docs/theory.md has the proofs.
 
@@ -705,9 +706,16 @@ class _Algorithm2:
     @tff.tensorflow.computation(CLIENT_TYPE, totals_type)
     def first_probability(client, totals):
       key, clients = _key(client), totals['clients']
-      p = tf.minimum(m * tf.math.divide_no_nan(key, totals['norm']), 1.0)
+      one = tf.constant(1.0, tf.float64)
+      # A quantised sum of small norms can be 0: then as in uniform sampling.
+      share = tf.where(
+        totals['norm'] > 0,
+        tf.math.divide_no_nan(key, totals['norm']),
+        tf.where(key > 0, tf.math.divide_no_nan(one, clients), 0.0),
+      )
+      p = tf.minimum(m * share, 1.0)
       all_send = tf.logical_and(key > 0, count(clients) <= m)
-      p = tf.where(all_send, tf.constant(1.0, tf.float64), p)
+      p = tf.where(all_send, one, p)
       return p, share_of_below_1(client, p)
 
     @tff.tensorflow.computation(CLIENT_TYPE, np.float64, np.float64)

@@ -100,6 +100,8 @@ class SecureScalarSumFactory(tff.aggregators.UnweightedAggregationFactory):
     if 'norm' not in tff.structure.name_list(value_type):
       return self._others_sum_factory.create(value_type)
     norm_sum = self._norm_sum_factory.create(value_type['norm'])
+    if len(value_type) == 1:
+      return _of_norm_alone(norm_sum, value_type)
     others_sum = self._others_sum_factory.create(
       tff.to_type(
         collections.OrderedDict(
@@ -152,6 +154,24 @@ class SecureScalarSumFactory(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
+def _of_norm_alone(norm_sum, value_type) -> tff.templates.AggregationProcess:
+  """The same for a scheme that sums nothing but norms."""
+
+  @tff.federated_computation(
+    norm_sum.initialize.type_signature.result,
+    tff.FederatedType(value_type, tff.CLIENTS),
+  )
+  def next_fn(state, value):
+    summed = norm_sum.next(state, value['norm'])
+    return tff.templates.MeasuredProcessOutput(
+      summed.state,
+      tff.federated_zip(collections.OrderedDict(norm=summed.result)),
+      tff.federated_zip(collections.OrderedDict(norm=summed.measurements)),
+    )
+
+  return tff.templates.AggregationProcess(norm_sum.initialize, next_fn)
+
+
 _NAMES_OF_OTHERS = (
   *measurements.COUNT_NAMES,
   'variance',
@@ -198,11 +218,13 @@ def propose_bounds(
   Args:
     max_update_norm: The largest norm ||U_i|| of an update over all tensors;
       `tff.aggregators.clipping_factory` around `ClientSamplingFactory` sees to
-      it. Where not all clients are available, over the smallest q_i.
+      it. Where not all clients are available, over the smallest q_i; with
+      `create_for_pool`, times the largest scale s_i.
     max_weight: The largest weight n_i of a client, such as its number of
       examples.
     cohort_size: The size n of the cohort, or the largest.
-    expected_clients: m; for full participation n.
+    expected_clients: m; for full participation n. With costs, the budget, in a
+      unit in which no client's cost is above 1.
 
   Returns:
     The `Bounds`, with a margin of a thousandth for rounding.

@@ -589,6 +589,17 @@ def _build_process(
   loss_sum = factory_arguments.check_sum_factory(
     'scalar_sum_factory', scalar_sum_factory
   ).create(schemes.scalars_type('loss', 'num_losses', 'num_examples'))
+  if tf.nest.flatten(
+    tff.types.type_to_tf_tensor_specs(
+      loss_sum.initialize.type_signature.result.member
+    )
+  ):
+    raise ValueError(
+      'scalar_sum_factory must not have a state, such as bounds that are'
+      ' adapted: it also sums the losses, and their bounds would stay as they'
+      ' are at first. Give it to ClientSamplingFactory alone, and here one with'
+      ' fixed bounds.'
+    )
   client_update = _client_computation(
     model,
     weights_type,
@@ -640,8 +651,7 @@ def _build_process(
       of_clients['weight'],
       *(of_clients[name] for name in aggregation.input_types),
     )
-    # The sum's measurements are of no interest, and its state is that of a sum:
-    # it is not carried along.
+    # The sum has no state.
     losses = loss_sum.next(loss_sum.initialize(), of_clients['losses'])
 
     # Server computation.

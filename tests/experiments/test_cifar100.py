@@ -7,7 +7,6 @@ from absl import flags
 from experiments import cifar100
 from experiments.runs import experiment_flags
 from tests.experiments import linear
-from tests.experiments import shell
 from tff_ocs.records import runs
 from tff_ocs.tasks import cifar100 as cifar100_task
 
@@ -20,9 +19,10 @@ SMALL = (
 
 
 def test_program_trains_and_says_how_to_repeat_the_run(tmp_path):
-  folder = shell.run_experiment(
-    'cifar100', tmp_path / 'runs', *SMALL, '--scale_inputs'
+  cifar100.run(
+    linear.parse(cifar100, *SMALL, '--scale_inputs', f'--output_dir={tmp_path}')
   )
+  (folder,) = tmp_path.iterdir()
   assert folder.name == 'cifar100_synthetic_scaled_aocs_n3_m1.5_seed0'
   result = runs.read_run(folder)
   metrics = result.metrics

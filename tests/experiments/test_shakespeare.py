@@ -7,7 +7,6 @@ from absl import flags
 from experiments import shakespeare
 from experiments.runs import experiment_flags
 from tests.experiments import linear
-from tests.experiments import shell
 from tff_ocs.records import runs
 from tff_ocs.tasks import shakespeare as shakespeare_task
 
@@ -25,9 +24,8 @@ def run(*arguments):
 
 
 def test_program_learns_and_says_how_to_repeat_the_run(tmp_path):
-  folder = shell.run_experiment(
-    'shakespeare', tmp_path / 'runs', *SMALL, '--seed=7'
-  )
+  run('--seed=7', f'--output_dir={tmp_path}')
+  (folder,) = tmp_path.iterdir()
   assert folder.name == 'shakespeare_synthetic_aocs_n4_m1.5_seed7'
   result = runs.read_run(folder)
   metrics = result.metrics

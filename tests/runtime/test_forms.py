@@ -197,6 +197,23 @@ def test_fused_process_keeps_hyperparameters():
   )
 
 
+@pytest.mark.parametrize(
+  'build',
+  [
+    forms.map_reduce_form,
+    forms.distribute_aggregate_form,
+    forms.mergeable_form,
+    forms.fuse,
+  ],
+)
+def test_aggregation_alone_has_no_form(build):
+  process = tff_ocs.ClientSamplingFactory(tff_ocs.FullParticipation()).create(
+    tff.TensorType(np.float32), tff.TensorType(np.float32)
+  )
+  with pytest.raises(TypeError, match="take a state and the clients' data"):
+    build(process)
+
+
 def test_map_reduce_form_needs_no_server_before_the_clients():
   # `fuse` runs this form of all processes.
   form = forms.map_reduce_form(plain('fed_avg', 'threshold'))

@@ -225,6 +225,8 @@ def test_synthetic_pool_has_the_asked_size():
     ValueError, match='num_examples must be at least 5, found 4'
   ):
     femnist.load_synthetic(seed=0, num_clients=5, num_examples=4)
+  with pytest.raises(ValueError, match='num_examples=4000 are too few: some'):
+    femnist.load_synthetic(seed=0, num_clients=2000, num_examples=4000)
 
 
 @pytest.mark.parametrize('unbalanced_set', [0, 4, 'none'])

@@ -53,6 +53,12 @@ def truncate(path):
   path.write_bytes(content[: len(content) // 2])
 
 
+def replace_by_nothing(path):
+  with h5py.File(write(path), 'a') as file:
+    del file['examples/a/x']
+    file['examples/a'].create_dataset('x', data=h5py.Empty('f4'))
+
+
 def replace_by_data_set(path):
   with h5py.File(path, 'w') as file:
     file['examples/a'] = [1]
@@ -91,6 +97,7 @@ def replace_by_data_set(path):
     ),
     (lambda path: write(path, dtype=np.int64), 'found int64 of shape'),
     (lambda path: write(path, x=3), r'found float32 of shape \[\]'),
+    (replace_by_nothing, r'found float32 of shape \[\]'),
     (
       lambda path: write(path, y=(5, 35)),
       r'client a: values of y must lie in \[0, 9\], found 35',

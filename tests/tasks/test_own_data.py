@@ -257,6 +257,16 @@ def test_keras_models_that_do_not_work_are_named(layers, message):
   assert len(str(error.value).splitlines()) == 1
 
 
+def test_softmax_is_found_in_a_model_that_a_function_builds():
+  with pytest.raises(models.ModelError, match='m ends with a softmax'):
+    tasks.from_arrays(
+      draw_clients(),
+      model=lambda: tf.keras.Sequential(
+        [dense(activation='softmax')], name='m'
+      ),
+    )
+
+
 def test_softmax_is_fine_with_a_loss_of_probabilities():
   tasks.from_arrays(
     draw_clients(),
@@ -392,6 +402,15 @@ def replaced(column, values):
   return FRAME.assign(**{column: values})
 
 
+def test_constant_column_is_0_however_its_mean_is_rounded():
+  # The mean of ten 0.1 is not 0.1.
+  frame = pd.DataFrame({'user': list('ab') * 5, 'x': 0.1, 'y': range(10)})
+  task = tasks.from_frame(
+    frame, client_column='user', label_column='y', loss='mean_squared_error'
+  )
+  np.testing.assert_array_equal(task.train.read_all().x, 0)
+
+
 @pytest.mark.parametrize(
   ('frame', 'changes', 'message'),
   [
@@ -408,7 +427,12 @@ def replaced(column, values):
     (
       FRAME,
       {'label_column': 'spent', 'feature_columns': None},
-      "'choice' must hold numbers, found 'red'",
+      "'choice' must hold numbers, found 'red'. Leave it out of",
+    ),
+    (
+      FRAME,
+      {'loss': 'mean_squared_error'},
+      "'choice' must hold numbers, found 'red'. Labels that are names need",
     ),
     (
       replaced('age', [1, 2, 3, np.nan, 5, 6]),

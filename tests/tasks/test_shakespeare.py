@@ -244,6 +244,13 @@ def test_no_test_sequence_is_told(cache_dir):
     )
 
 
+def test_batch_that_no_client_fills_is_told():
+  with pytest.raises(
+    client_data.DataError, match='has a full batch of 100000 sequences of 5 ch'
+  ):
+    shakespeare.load_synthetic(seed=0, num_clients=2, batch_size=100_000)
+
+
 def test_missing_file_that_cannot_be_downloaded_says_the_way_out(
   tmp_path, monkeypatch
 ):

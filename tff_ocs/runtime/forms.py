@@ -38,7 +38,9 @@ def map_reduce_form(
 
   Raises:
     FormError: If the process does not have this form.
+    TypeError: If its `next` takes other arguments.
   """
+  _check_two_arguments(process)
   with _naming_a_way_out('MapReduceForm', ''):
     return tff.backends.mapreduce.get_map_reduce_form_for_computation(
       process.next
@@ -63,7 +65,9 @@ def distribute_aggregate_form(
 
   Raises:
     FormError: If the process does not have this form.
+    TypeError: If its `next` takes other arguments.
   """
+  _check_two_arguments(process)
   with _naming_a_way_out(
     'DistributeAggregateForm',
     ' This form of TFF 0.87 has no federated_aggregate either: use'
@@ -89,7 +93,9 @@ def mergeable_form(
 
   Raises:
     FormError: If the process does not have this form.
+    TypeError: If its `next` takes other arguments.
   """
+  _check_two_arguments(process)
   return mergeable_form_of(process.next)
 
 
@@ -132,6 +138,7 @@ def fuse(process: Process) -> Process:
 
   Raises:
     FormError: If the process does not have the `MapReduceForm`.
+    TypeError: If its `next` takes other arguments.
   """
   plain_round = tff.backends.test.replace_secure_intrinsics_with_bodies(
     tff.backends.mapreduce.get_computation_for_map_reduce_form(
@@ -169,6 +176,17 @@ def fuse(process: Process) -> Process:
       set_hparams_fn=process.set_hparams,
     )
   return tff.templates.IterativeProcess(process.initialize, next_fn)
+
+
+def _check_two_arguments(process) -> None:
+  """Raises a `TypeError` unless `next` takes a state and the clients' data."""
+  parameter = process.next.type_signature.parameter
+  if not isinstance(parameter, tff.StructType) or len(parameter) != 2:
+    raise TypeError(
+      "process.next must take a state and the clients' data, found the"
+      f' parameter {parameter}. An aggregation is deployed as a part of a'
+      ' training process.'
+    )
 
 
 @contextlib.contextmanager

@@ -332,7 +332,8 @@ def load_synthetic(
 
   Raises:
     TypeError: If an argument is not an integer where one is expected.
-    ValueError: If an argument is out of range.
+    ValueError: If an argument is out of range, or if a client would be dealt no
+      example.
   """
   set_name = _set_name(unbalanced_set)
   arguments.check_integer('num_clients', num_clients)
@@ -460,6 +461,11 @@ def _deal(x, y, num_clients, unbalanced_set) -> client_data.ArrayClientData:
   )
   # Cuts at the rounded running sums deal every example.
   cuts = np.round(np.cumsum(shares)[:-1] * len(y)).astype(int)
+  if np.diff(cuts, prepend=0, append=len(y)).min() < 1:
+    raise ValueError(
+      f'num_examples={len(y)} are too few: some of the {num_clients} clients'
+      ' would have none.'
+    )
   parts = zip(np.split(x, cuts), np.split(y, cuts))
   return client_data.ArrayClientData(
     {

@@ -105,7 +105,7 @@ def _read_field(place, group, name, field) -> np.ndarray:
     wanted = ', '.join(['examples', *map(str, field.shape)])
     raise client_data.DataError(
       f'{place}: {name} must be {_KINDS[field.kind]} of shape [{wanted}], found'
-      f' {stored.dtype} of shape {list(stored.shape)}.'
+      f' {stored.dtype} of shape {list(stored.shape or ())}.'
     )
   return stored[()]
 

@@ -199,11 +199,21 @@ def from_frame(
     )
   ids = clients.astype(str).to_numpy()
   x = np.stack(
-    [_read_feature(frame[column], ids) for column in feature_columns], axis=1
+    [
+      _read_numbers(
+        frame[column],
+        ids,
+        'Leave it out of feature_columns, or encode it, for example with'
+        ' pandas.get_dummies',
+      )
+      for column in feature_columns
+    ],
+    axis=1,
   )
-  std = x.std(axis=0)
-  # A column that is constant stays 0.
-  x = (x - x.mean(axis=0)) / np.where(std > 0, std, 1)
+  # A column that is constant is 0, whatever the rounding of its mean.
+  varies = np.ptp(x, axis=0) > 0
+  std = np.where(varies, x.std(axis=0), 1)
+  x = np.where(varies, (x - x.mean(axis=0)) / std, 0)
   y = _read_targets(frame[label_column], ids, is_classification)
   order = np.argsort(ids, kind='stable')
   names, starts = np.unique(ids[order], return_index=True)
@@ -468,22 +478,20 @@ def _build_model(model, loss, like, num_classes, seed):
       label_spec=label_spec,
       seed=seed,
     )
-  if (
-    isinstance(model, tf.keras.Model)
-    and keras_loss is not loss
-    and num_classes is not None
-    and models.ends_with_softmax(model)
-  ):
-    raise models.ModelError(
-      f'The Keras model {model.name} ends with a softmax, but the default loss'
-      ' takes logits: leave the softmax out, or pass a loss with'
-      ' from_logits=False.'
-    )
-  return models.from_keras(
+  converted = models.from_keras(
     model,
     loss=keras_loss,
     input_spec=(tf.TensorSpec([None, *x.shape[1:]], tf.float32), label_spec),
   )
+  if keras_loss is not loss and num_classes is not None:
+    built = model if isinstance(model, tf.keras.Model) else model()
+    if models.ends_with_softmax(built):
+      raise models.ModelError(
+        f'The Keras model {built.name} ends with a softmax, but the default'
+        ' loss takes logits: leave the softmax out, or pass a loss with'
+        ' from_logits=False.'
+      )
+  return converted
 
 
 def _check_num_outputs(model, num_classes) -> None:
@@ -559,15 +567,14 @@ def _check_columns(frame, client_column, label_column, feature_columns) -> None:
     raise client_data.DataError('The data has no rows.')
 
 
-def _read_feature(column: pd.Series, ids: np.ndarray) -> np.ndarray:
+def _read_numbers(column: pd.Series, ids: np.ndarray, advice) -> np.ndarray:
   """The numbers of a column, float64."""
   if not (
     pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)
   ):
     raise client_data.DataError(
-      f'The feature column {column.name!r} must hold numbers, found'
-      f' {_show_value(column)}. Leave it out of feature_columns, or encode it,'
-      ' for example with pandas.get_dummies.'
+      f'The column {column.name!r} must hold numbers, found'
+      f' {_show_value(column)}. {advice}.'
     )
   values = column.to_numpy(dtype=np.float64, na_value=np.nan)
   _check_finite(column.name, values, ids)
@@ -580,7 +587,9 @@ def _read_targets(column, ids, is_classification) -> np.ndarray:
   if is_classification is None:
     is_classification = not is_float
   if not is_classification:
-    return _read_feature(column, ids)
+    return _read_numbers(
+      column, ids, 'Labels that are names need the loss cross_entropy'
+    )
   if column.isna().any():
     row = int(column.isna().to_numpy().argmax())
     raise client_data.DataError(

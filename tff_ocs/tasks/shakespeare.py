@@ -447,6 +447,11 @@ def _build_task(
       f'The test set ({data_name}) has no sequence of {sequence_length}'
       ' characters and their targets.'
     )
+  if not kept:
+    raise client_data.DataError(
+      f'No client ({data_name}) has a full batch of {batch_size} sequences of'
+      f' {sequence_length} characters.'
+    )
   return task.Task(
     data_name,
     build_model(seed, sequence_length),

@@ -3,7 +3,6 @@
 import functools
 
 import portpicker
-import pytest
 
 from tests import services
 from tests.experiments import linear
@@ -94,10 +93,9 @@ def test_worker_that_never_comes(tmp_path):
   assert not run.folder.exists()
 
 
-@pytest.mark.parametrize('address', ['8000', 'host:1,,host:2', 'host:1,host'])
-def test_wrong_address(address, tmp_path):
+def test_wrong_address(tmp_path):
   status, output = linear.finish(
-    tmp_path / 'runs', '--sampling=full', f'--worker_address={address}'
+    tmp_path / 'runs', '--sampling=full', '--worker_address=host:1,,host:2'
   )
   assert status == 1
   assert output.splitlines()[-1].startswith('error: --worker_address: ')
