@@ -229,7 +229,7 @@ def test_one_diverged_value_among_finite_ones_is_enough():
   np.testing.assert_array_equal(output.result['kernel'][1:], 0)
 
 
-# What a client sends depends on the types; a scheme sees norms in float32.
+# The updates that clients send depend on the types; norms are float32 for all.
 @pytest.mark.parametrize(
   ('scheme', 'dtype'),
   [

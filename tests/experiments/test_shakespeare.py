@@ -103,7 +103,7 @@ def test_step_size_is_the_papers(arguments, expected, differing):
   'arguments, message',
   [
     (['--clients_per_round=201'], '--clients_per_round=201.* clients'),
-    (['--batch_size=10000'], 'more than the 0 clients'),
+    (['--batch_size=10000'], 'has a full batch of 10000 sequences'),
     (['--sequence_length=1000'], 'no sequence of 1000 characters'),
     (['--cache_dir=x'], '--cache_dir=x needs --data_source=tff'),
   ],

@@ -14,6 +14,7 @@ import pytest
 from experiments import sweep
 from experiments.campaigns import campaign
 from experiments.campaigns import job as job_lib
+from experiments.campaigns import job_settings
 from tests.experiments import linear
 from tests.experiments.campaigns import fake_run
 from tests.plots import made_up
@@ -24,7 +25,10 @@ from absl import app
 from experiments import sweep
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
-job_lib.Job.command = runpy.run_path(sys.argv.pop(1))['command']
+from experiments.campaigns import job_settings
+fake_run = runpy.run_path(sys.argv.pop(1))
+job_lib.Job.command = fake_run['command']
+job_settings.read = fake_run['read_settings']
 sweep.define_flags()
 app.run(sweep.main, flags_parser=campaign_flags.parse)
 """
@@ -159,7 +163,10 @@ def test_jobs_of_one_seed_come_before_those_of_the_next():
   )
 
 
-def test_dry_run_prints_the_commands_and_marks_finished_runs(tmp_path, capsys):
+def test_dry_run_prints_the_commands_and_marks_finished_runs(
+  tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(job_settings, 'read', fake_run.read_settings)
   # A list of workers is a single flag.
   addresses = '--worker_address=host:1,[::1]:2'
   all_jobs = sweep.build_jobs(

@@ -77,6 +77,14 @@ def command(job, output_dir):
   ]
 
 
+def read_settings(job):
+  """Takes the place of `job_settings.read`."""
+  from experiments.campaigns import job_settings
+
+  recorded = {name: int(job.values[name]) for name in ('seed', 'total_rounds')}
+  return job_settings.JobSettings(recorded, frozenset())
+
+
 def attempts(output_dir, name):
   try:
     return len((output_dir / f'{name}.attempts').read_text())

@@ -24,7 +24,7 @@ def test_settings_are_those_that_the_run_records(finished):
   job, folder = finished
   recorded, _ = settings_lib.read_config(folder / 'run')
   asked = job_settings.read(job)
-  # What depends on the data is not known before.
+  # Settings that depend on the data are not known before.
   assert set(recorded.to_json()) - set(asked.recorded) == {
     'data',
     'method',

@@ -23,13 +23,7 @@ from tests.experiments.campaigns import fake_run
 @pytest.fixture(autouse=True)
 def fake_runs(monkeypatch):
   monkeypatch.setattr(job_lib.Job, 'command', fake_run.command)
-  monkeypatch.setattr(
-    job_settings,
-    'read',
-    lambda job: job_settings.JobSettings(
-      {name: int(job.values[name]) for name in ('seed', 'total_rounds')}, set()
-    ),
-  )
+  monkeypatch.setattr(job_settings, 'read', fake_run.read_settings)
 
 
 def make_job(name, do='finish', seed=0):
