@@ -61,7 +61,7 @@ def compared(tmp_path_factory):
   of_user.write_text(OF_USER)
   arguments = (
     '--experiments=femnist_3',
-    f'--methods=aocs,power_of_choice,{of_user}:Mine',
+    f'--methods=power_of_choice,{of_user}:Mine',
     '--clients_per_round=4',
     '--expected_clients=2',
     '--total_rounds=4',
@@ -86,16 +86,12 @@ def compared(tmp_path_factory):
 
 def test_table_is_that_of_the_runs(compared):
   table = pd.read_csv(compared / 'compare.csv')
-  assert list(table['method']) == [
-    'AOCS, m=2',
-    'Power-of-Choice, n=2',
-    'mine.py:Mine, n=2',
-  ]
-  assert list(table['seeds']) == [2, 2, 2]
+  assert list(table['method']) == ['Power-of-Choice, n=2', 'mine.py:Mine, n=2']
+  assert list(table['seeds']) == [2, 2]
   # 0.0001 learns nothing in 4 rounds.
-  assert list(table['step_size']) == [0.25, 0.25, 0.25]
+  assert list(table['step_size']) == [0.25, 0.25]
   for row, method in zip(
-    table.to_dict('records'), ('aocs', 'power_of_choice', 'mine_Mine')
+    table.to_dict('records'), ('power_of_choice', 'mine_Mine')
   ):
     folders = [
       compared / f'femnist_3_{method}_lr0.25_seed{seed}' for seed in (0, 1)
@@ -258,12 +254,12 @@ def test_accuracies_of_the_search_are_written(compared):
   assert (table['seeds'] == 3).all()  # There are two step sizes.
   best = table.loc[table.groupby('method')['holdout_accuracy'].idxmax()]
   chosen = pd.read_csv(compared / 'compare.csv')
-  assert len(table) == 2 * len(chosen) == 6
+  assert len(table) == 2 * len(chosen) == 4
   assert set(best['step_size']) >= set(chosen['step_size'])
 
 
 def test_runs_of_another_program_are_refused(compared):
-  former = runs.read_run(compared / 'femnist_3_aocs_lr0.25_seed1')
+  former = runs.read_run(compared / 'femnist_3_power_of_choice_lr0.25_seed1')
   metrics = former.metrics.drop(columns='simulated_examples')
   with pytest.raises(runs.RunsError, match='remove this folder to run it'):
     comparison.read_costs(runs.Run(former.path, former.settings, metrics))
@@ -305,7 +301,7 @@ def test_costs_add_up(compared):
 def test_costs_are_those_of_a_lasting_accuracy_and_of_the_first_hit(
   compared, accuracies, lasting, first_hit
 ):
-  former = runs.read_run(compared / 'femnist_3_aocs_lr0.25_seed1')
+  former = runs.read_run(compared / 'femnist_3_power_of_choice_lr0.25_seed1')
   metrics = pd.DataFrame(
     {
       'round': [0, 1, 2, 3],
@@ -392,7 +388,7 @@ def test_single_seed_has_no_range(of_runs):
 
 def test_curves_have_what_a_run_has_cost_by_each_evaluation(compared):
   curves = pd.read_csv(compared / 'compare_curves.csv')
-  assert len(curves) == 3 * 2 * 3  # Rounds 0, 2 and 3.
+  assert len(curves) == 2 * 2 * 3  # Rounds 0, 2 and 3.
   of_run = curves[
     (curves['method'] == 'Power-of-Choice, n=2') & (curves['seed'] == 1)
   ]
