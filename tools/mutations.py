@@ -149,6 +149,7 @@ MUTATIONS = [
       'return tf.random.uniform([], seed=1, dtype=tf.float64)',
     ),
     ('return tff.federated_map(_add_one, state)', 'return state'),
+    ('return self._coin.advance(state)', 'return state'),
     ("[client['value'], client['weight']]", "[client['value']]"),
     (
       'stateless_uniform([], coin_seed, dtype=tf.float64)',
@@ -177,6 +178,8 @@ MUTATIONS = [
       'losses + tf.cast(loss, tf.float32)',
     ),
     ('loss_scale = learning_rate', 'loss_scale = 1.0'),
+    (", unconnected_gradients='zero'", ''),
+    ('return self._aggregation.trains(client)', 'return tf.constant(True)'),
     ('stateless_fold_in(seed, 1)', 'stateless_fold_in(seed, 0)'),
   ),
   *_of(
@@ -226,8 +229,25 @@ MUTATIONS = [
     ),
   ),
   *_of(
+    'tff_ocs/secure_sums.py',
+    'tests/test_secure_sums.py',
+    ('max(1.0, num_clients / expected_clients)', '(num_clients / 1.0)'),
+  ),
+  *_of(
+    'tff_ocs/tasks/task.py',
+    'tests/tasks/test_task.py tests/test_simple_fedavg.py',
+    ('test_by_client=held_out_data', 'test_by_client=None'),
+    ('x, training=False)', 'x, training=True)'),
+  ),
+  *_of(
+    'experiments/runs/experiment.py',
+    'tests/experiments/runs/test_cohorts.py',
+    ('cost / mean for name', 'cost for name'),
+  ),
+  *_of(
     'experiments/runs/cohorts.py',
     'tests/experiments/runs/test_cohorts.py',
+    ('self._availability[ids[place]]', 'self._availability[ids[0]]'),
     ('return self._sampler.state', 'return {}'),
     ('np.float32(cohort.scales[place])', 'np.float32(1)'),
     ('communication.BITS_PER_SCALAR * len(clients.candidates)', '0'),
