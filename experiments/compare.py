@@ -136,8 +136,7 @@ def build_job(
     name = method
     flags_of_method = [flag.format(n=n, m=m) for flag in METHODS[method]]
   else:  # A sampler of the user's own.
-    path, function = user_code.locate('methods', method)
-    name = f'{path.stem}_{function}'
+    name = user_code.short_name(method)
     flags_of_method = [
       '--sampling=full',
       f'--cohort_sampler={campaign_flags.in_full(method)}',
@@ -294,7 +293,6 @@ def main(argv):
       _tuning_job(*chosen, 0, values, extra_flags) for chosen in candidates
     ),
     values,
-    extra_flags,
   )
   campaign_flags.check_flags(
     [_final_jobs(chosen, values, extra_flags)[0] for chosen in candidates]

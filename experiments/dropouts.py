@@ -173,7 +173,7 @@ def read_cohorts(
   """
   found = False
   for group in inputs.find_groups(results_dir, None):
-    for run, trace in threshold.read_traces(group):
+    for run, trace in threshold.read_traces(group, min_rounds=1):
       weighted = trace.norms[-1]
       if not weighted.any():
         continue

@@ -55,7 +55,7 @@ def main(argv):
     for m in (*_below(values.expected_clients, n), n)
   }
   all_jobs = [job for of_seed in zip(*jobs_of.values()) for job in of_seed]
-  campaign.check_or_print(all_jobs, values, extra_flags)
+  campaign.check_or_print(all_jobs, values)
   campaign.run_all(all_jobs, values, name='participation')
   output_dir = pathlib.Path(values.output_dir)
   table = tabulate(

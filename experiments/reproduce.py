@@ -50,6 +50,13 @@ from programs import entry
 from tff_ocs.records import files
 
 _NOT_JUDGED = 3
+# The flags of the data, with the program that one of them is for.
+_OF_DATA = {
+  'cache_dir': None,
+  'data_dir': 'femnist',
+  'femnist_name': 'femnist',
+  'cifar100_name': 'cifar100',
+}
 _SMOKE_LABEL = (
   'This is a test of the programs (--scale=smoke) on generated and bundled'
   ' data: its numbers and verdicts say nothing about the paper.'
@@ -214,11 +221,7 @@ def build_plan(values: flags.FlagValues) -> Plan:
   Raises:
     JobError: If they contradict each other.
   """
-  if values.data_dir is not None and values.femnist_name is not None:
-    raise job_lib.JobError(
-      f'--femnist_name={values.femnist_name} cannot be combined with'
-      " --data_dir: it names what a file of TFF holds, not the authors' files."
-    )
+  _check_flags(values)
   scale = _SMOKE if values.scale == 'smoke' else _PAPER
   found, left_out = {}, []
   for experiment in values.experiments:
@@ -251,6 +254,29 @@ def build_plan(values: flags.FlagValues) -> Plan:
     steps.append(step)
   steps += _plan_drawing(output_dir, _femnist_folder(values), scale.of_claims)
   return Plan(runs, timed, steps, left_out)
+
+
+def _check_flags(values) -> None:
+  programs = {experiment.split('_')[0] for experiment in values.experiments}
+  for name, program in _OF_DATA.items():
+    if values[name].value is None:
+      continue
+    given = f'--{name}={values[name].value}'
+    if values.scale == 'smoke':
+      raise job_lib.JobError(
+        f'{given} cannot be combined with --scale=smoke, which uses generated'
+        ' and bundled data only.'
+      )
+    if program is not None and program not in programs:
+      raise job_lib.JobError(
+        f'{given} needs an experiment with this data, found'
+        f' --experiments={",".join(values.experiments)}.'
+      )
+  if values.data_dir is not None and values.femnist_name is not None:
+    raise job_lib.JobError(
+      f'--femnist_name={values.femnist_name} cannot be combined with'
+      " --data_dir: it names what a file of TFF holds, not the authors' files."
+    )
 
 
 def _find_source(values, experiment) -> sources.Source:
@@ -409,7 +435,7 @@ def run(values: flags.FlagValues) -> int:
   failures = [failed_job.description for failed_job in failed]
   for step in plan.steps:
     failures += _run_step(step, output_dir)
-  for name in ('claims.md', 'summary.md'):
+  for name in ('claims.md', 'differences.md', 'summary.md'):
     if values.scale == 'smoke' and (output_dir / name).exists():
       _label(output_dir / name)
   _write_readme(plan, values)
@@ -493,6 +519,8 @@ def _run_step(step: Step, output_dir: pathlib.Path) -> list[str]:
 def _label(path: pathlib.Path) -> None:
   """Writes at the top of a page that it is a test."""
   text = path.read_text(encoding='utf-8')
+  if text.startswith(f'**{_SMOKE_LABEL}**'):
+    return
   with files.replacing(path) as partial:
     partial.write_text(f'**{_SMOKE_LABEL}**\n\n{text}', encoding='utf-8')
 
@@ -509,6 +537,7 @@ def _write_readme(plan, values) -> None:
     '',
     '*   `claims.md`, `claims.csv`: the claims, with a verdict each',
     '*   `summary.md`, `summary.csv`: accuracies and bits of all methods',
+    '*   `differences.md`: methods compared by pairs of runs with one seed',
     '*   `figures/`: the figures',
     '*   `tuning/`, `participation/`: the searches, each with a table',
     '*   `runs/`: the records of the runs',

@@ -37,7 +37,7 @@ def main(argv):
   all_jobs = build_jobs(
     campaign_flags.read_runs(values), values.repeats, extra_flags
   )
-  campaign.check_or_print(all_jobs, values, extra_flags)
+  campaign.check_or_print(all_jobs, values)
   failed = campaign.run_jobs(all_jobs, values, name=values.experiment)
   _report(
     f'{len(all_jobs) - len(failed)} of {len(all_jobs)} runs are finished:'

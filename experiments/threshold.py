@@ -105,7 +105,8 @@ def compare(
   try:
     summaries, drawn = [], {}
     for group in inputs.find_groups(results_dir, data):
-      for run, trace in read_traces(group):
+      # In the first round, the sampling has no threshold yet.
+      for run, trace in read_traces(group, min_rounds=2):
         m = expected_clients or run.settings.expected_clients
         rounds = replay(trace, m, controllers)
         title = f'{group.experiment.title}, {group.method.label}'
@@ -137,12 +138,13 @@ def compare(
 
 
 def read_traces(
-  group: runs.Group,
+  group: runs.Group, min_rounds: int
 ) -> Iterator[tuple[runs.Run, replays.Trace]]:
   """Reads the norms of a group; prints a line for each run left out.
 
   Args:
     group: The group of runs.
+    min_rounds: The least number of rounds.
 
   Yields:
     The runs with recorded norms, and these.
@@ -153,16 +155,17 @@ def read_traces(
   for run in group.runs:
     if norms_lib.are_recorded(run.path):
       try:
-        yield run, read_trace(run)
+        yield run, read_trace(run, min_rounds)
       except files.RecordError as error:
         print(f'{run.path} is left out: {error}.', file=sys.stderr)
 
 
-def read_trace(run: runs.Run) -> replays.Trace:
+def read_trace(run: runs.Run, min_rounds: int) -> replays.Trace:
   """Reads the norms of a run and the total weights of its cohorts.
 
   Args:
     run: The run, with a `norms.csv`.
+    min_rounds: The least number of rounds.
 
   Returns:
     The `Trace`.
@@ -184,9 +187,9 @@ def read_trace(run: runs.Run) -> replays.Trace:
         f'it has --{name}={config[name]}, so that its norms are not those of'
         ' whole cohorts, relative to their weight'
       )
-  if len(norms) < 2 or not all(of_round.size for of_round in norms):
+  if len(norms) < min_rounds or not all(of_round.size for of_round in norms):
     raise files.RecordError(
-      'a replay needs two rounds or more, each with clients'
+      f'the number of rounds must be at least {min_rounds}, each with clients'
     )
   if config['client_weighting'] == 'uniform':
     weights = np.array([float(of_round.size) for of_round in norms])

@@ -347,7 +347,8 @@ def tune(
 
   outcomes, published, groups = {}, {}, {}
   for name, of_method in search(by_name, grid, evaluate).items():
-    (group,) = runs.group_runs(read_runs(name, grid[0]))
+    # A task of one's own may depend on the seed.
+    (group,) = runs.group_runs(read_runs(name, grid[0])[:1])
     outcomes[group.method] = of_method
     groups[group.method.label] = group
     of_paper = by_name[name].values.get('client_learning_rate')
@@ -400,9 +401,7 @@ def main(argv):
   else:
     grid = _GRIDS[paper_run_list[0].program]
   campaign.check_or_print(
-    build_jobs(paper_run_list, grid, values.repeats, extra_flags),
-    values,
-    extra_flags,
+    build_jobs(paper_run_list, grid, values.repeats, extra_flags), values
   )
   tune(values, paper_run_list, grid, extra_flags)
 

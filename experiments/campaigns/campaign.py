@@ -39,18 +39,15 @@ def reporting_errors() -> Iterator[None]:
 
 
 def check_or_print(
-  all_jobs: Sequence[job_lib.Job],
-  values: flags.FlagValues,
-  extra_flags: Sequence[str],
+  all_jobs: Sequence[job_lib.Job], values: flags.FlagValues
 ) -> None:
-  """Checks the flags after `--`; with --dry_run prints the jobs and exits."""
+  """Checks the jobs' flags; with --dry_run prints the jobs and exits."""
+  campaign_flags.check_flags(all_jobs)
   if values.dry_run:
     for job in all_jobs:
       finished = '# finished: ' * jobs.is_finished(job, values.output_dir)
       print(finished + shlex.join(job.command(values.output_dir)))
     sys.exit()
-  if extra_flags:
-    campaign_flags.check_flags(all_jobs)
 
 
 def run_jobs(

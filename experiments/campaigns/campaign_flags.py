@@ -14,6 +14,7 @@ from absl import flags
 from experiments.campaigns import job as job_lib
 from experiments.campaigns import job_settings
 from experiments.campaigns import paper_runs
+from experiments.runs import experiment_flags
 from experiments.runs import user_code
 from programs import definer
 
@@ -22,16 +23,9 @@ flags.disclaim_key_flags()
 
 # Flags that the programs set for each run, or that would undo finished work.
 _RESERVED = ('flagfile', 'output_dir', 'overwrite', 'resume', 'run_name')
-# Flags whose value is, or starts with, the path of a file. Each run is started
-# in the project's root, so a path that exists here is written in full.
-_PATHS = (
-  'availability',
-  'cache_dir',
-  'cohort_sampler',
-  'data',
-  'sampling',
-  'task',
-)
+# Flags whose value is a path, or starts with one. Each run is started in the
+# project's root, so a path that exists here is written in full.
+_PATHS = ('availability', 'cache_dir', 'data', 'data_dir', 'task')
 
 
 def define(values: flags.FlagValues, experiments: Sequence[str]) -> None:
@@ -170,7 +164,7 @@ def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:
     )
   runs = paper_runs.read(
     values.experiment,
-    [in_full(method) for method in values.methods],
+    [_code_in_full(method) for method in values.methods],
     expected_clients=(
       values.expected_clients and list(map(float, values.expected_clients))
     ),
@@ -180,9 +174,10 @@ def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:
     n = run.values['clients_per_round']
     m = run.values.get('expected_clients', '0')
     if float(m) > float(n):
+      who = 'many' if run.values.get('sampling') == 'threshold' else 'all'
       print(
-        f'{run.name}: m={m} is more than n={n}, so all clients of a cohort will'
-        ' send.',
+        f'{run.name}: m={m} is more than n={n}, so {who} clients of a cohort'
+        ' will send.',
         file=sys.stderr,
       )
   return runs
@@ -257,12 +252,18 @@ def extra_flags(
         f'{argument} cannot be given to each run: this program sets it. Its own'
         ' flags go before the --.'
       )
+    value = argument.split('=', 1)[1]
     if name in _PATHS:
-      value = argument.split('=', 1)[1]
-      given.append(f'--{name}={in_full(value)}')
-    else:
-      given.append(argument)
+      value = in_full(value)
+    elif name in experiment_flags.USER_CODE:
+      value = _code_in_full(value)
+    given.append(f'--{name}={value}')
   return given
+
+
+def _code_in_full(value: str) -> str:
+  """The value of a flag that has names besides PATH.py:FUNCTION."""
+  return in_full(value) if user_code.is_reference(value) else value
 
 
 def in_full(value: str) -> str:
@@ -277,7 +278,7 @@ def in_full(value: str) -> str:
   # Unlike that of pathlib, it returns ~ of an unknown home as it is.
   path = os.path.expanduser(text)
   for folder in (pathlib.Path(), job_lib.ROOT):
-    if (folder / path).exists():
+    if path and (folder / path).exists():
       return f'{(folder / path).resolve()}{separator}{function}'
   return value
 

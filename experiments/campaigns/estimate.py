@@ -77,10 +77,7 @@ def measure(
     OSError: If the folder cannot be read or written to.
   """
   path = output_dir / _FILE
-  timings = {}
-  if path.exists():
-    stored = json.loads(path.read_text(encoding='utf-8'))
-    timings = {name: Timing(**values) for name, values in stored.items()}
+  timings = _read_timings(path, timed)
   waiting = {name: job for name, job in timed.items() if name not in timings}
   if not waiting:
     return timings
@@ -97,10 +94,31 @@ def measure(
     timings[name] = part._replace(startup_seconds=startup)
   with files.replacing(path) as partial:
     partial.write_text(
-      json.dumps({k: v._asdict() for k, v in timings.items()}, indent=2),
+      json.dumps(
+        {
+          name: {'flags': timed[name].flags, 'timing': timing._asdict()}
+          for name, timing in timings.items()
+        },
+        indent=2,
+      ),
       encoding='utf-8',
     )
   return timings
+
+
+def _read_timings(path, timed) -> dict[str, Timing]:
+  """The stored timings of jobs with the same flags."""
+  try:
+    stored = json.loads(path.read_text(encoding='utf-8'))
+    return {
+      name: Timing(**stored[name]['timing'])
+      for name, job in timed.items()
+      if name in stored and stored[name]['flags'] == [*job.flags]
+    }
+  except FileNotFoundError:
+    return {}
+  except (KeyError, TypeError, ValueError):  # Damaged, or of a former version.
+    return {}
 
 
 def _read(folder: pathlib.Path) -> Timing:

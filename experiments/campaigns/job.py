@@ -75,8 +75,8 @@ def once(jobs: Iterable[Job]) -> list[Job]:
     if first.values != job.values:
       differing = ' and '.join(sorted({*first.flags} ^ {*job.flags}))
       raise JobError(
-        f'two runs have the name {job.name}, with {differing}. Rename a file or'
-        ' a function.'
+        f'two runs have the name {job.name}, with {differing}. Choose values,'
+        ' files or functions with different names.'
       )
   return list(by_name.values())
 

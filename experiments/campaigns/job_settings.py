@@ -19,10 +19,12 @@ class JobSettings(NamedTuple):
   Attributes:
     recorded: The settings by name, as the run records them.
     defaults: The names of those whose flag the job does not give.
+    record_norms: Whether the run records norms, which is no setting.
   """
 
   recorded: dict[str, Any]
   defaults: Set[str]
+  record_norms: bool = False
 
 
 def read(job: job_lib.Job) -> JobSettings:
@@ -53,4 +55,4 @@ def read(job: job_lib.Job) -> JobSettings:
       f'experiments.{job.program}, {job.name}: {error}'
     ) from error
   not_given = {name for name in values if not values[name].present}
-  return JobSettings(recorded, not_given & set(recorded))
+  return JobSettings(recorded, not_given & set(recorded), values.record_norms)

@@ -17,6 +17,7 @@ from experiments.campaigns import job_settings
 from experiments.campaigns import local_runner
 from experiments.runs import run_progress
 from tff_ocs.records import files
+from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import settings as settings_lib
 
 _MAX_RETRIES = 2
@@ -39,7 +40,7 @@ def run_jobs(
   of a run is in `<output_dir>/logs/<name>.log`.
 
   Args:
-    jobs: The jobs, with different names.
+    jobs: The jobs. One that is there several times is run once.
     output_dir: The folder of the runs' folders.
     name: The name of the progress bar.
     parallel: The number of runs at the same time on this machine, which share
@@ -52,12 +53,14 @@ def run_jobs(
     The jobs that failed.
 
   Raises:
-    JobError: If the arguments contradict each other, if a folder holds a run of
-      other flags, or if another process runs jobs in `output_dir`.
+    JobError: If the arguments contradict each other, if jobs with different
+      flags have one name, if a folder holds a run of other flags, or if
+      another process runs jobs in `output_dir`.
     KeyboardInterrupt: By Ctrl-C or SIGTERM, after all runs have been ended.
     OSError: If `output_dir` cannot be written to.
   """
   output_dir = pathlib.Path(output_dir)
+  jobs = job_lib.once(jobs)
   if parallel is not None and ray_address is not None:
     raise job_lib.JobError(
       '--parallel is for this machine and cannot be combined with'
@@ -177,8 +180,9 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
     Whether it is finished.
 
   Raises:
-    JobError: If the folder holds a run, finished or not, of other flags, or if
-      the experiment refuses the job's flags.
+    JobError: If the folder holds a run, finished or not, of other flags, or a
+      finished run without the norms that the job is to record, or if the
+      experiment refuses the job's flags.
   """
   folder = pathlib.Path(output_dir) / job.name
   try:
@@ -199,7 +203,14 @@ def is_finished(job: job_lib.Job, output_dir: Union[str, os.PathLike]) -> bool:
       f'{folder} holds a run with --{name}={recorded}, not {wanted}. Use the'
       ' same flags, or another --output_dir.'
     )
-  return run_progress.has_final_weights(folder)
+  if not run_progress.has_final_weights(folder):
+    return False
+  if asked.record_norms and not norms_lib.are_recorded(folder):
+    raise job_lib.JobError(
+      f'{folder} holds a finished run without --record_norms. Leave this flag'
+      ' out, or use another --output_dir.'
+    )
+  return True
 
 
 def _describe_failure(log, status) -> str:

@@ -198,7 +198,5 @@ def _build_custom(method, m, clients_per_round) -> job.Job:
 
 def _short(method: str) -> str:
   """The method, in names: of a file, its name and that of the function."""
-  if user_code.is_reference(method):
-    path, _, function = method.rpartition(':')
-    return f'{pathlib.Path(path).stem}_{function}'
-  return method
+  is_code = user_code.is_reference(method)
+  return user_code.short_name(method) if is_code else method

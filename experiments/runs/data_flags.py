@@ -4,6 +4,7 @@ This module does not import TensorFlow, so that --help and wrong flags are
 answered at once.
 """
 
+import functools
 import hashlib
 import pathlib
 from typing import Any
@@ -47,8 +48,9 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
   define.string(
     'label_column',
     None,
-    'With a table: the column of the labels. Numbers with a decimal point are'
-    ' regression targets, all else is the name of a class.',
+    'With a table: the column of the labels. Floating-point numbers are'
+    ' regression targets, all else is the name of a class, unless --loss says'
+    ' otherwise.',
   )
   define.list(
     'feature_columns',
@@ -59,7 +61,8 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
     'model',
     'linear',
     ['linear', 'mlp'],
-    'With --data: the model, a linear one or a perceptron with 64 hidden units.'
+    'With --data: the model, a linear one or a multilayer perceptron (MLP) with'
+    ' one hidden layer of 64 ReLU units.'
     ' For other models, use --task.',
   )
   define.enum(
@@ -148,14 +151,32 @@ def describe_file(path) -> str:
       digest = hashlib.sha256()
       for file in _files_of_clients(path):
         digest.update(f'{file.name}\0'.encode())
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+        digest.update(_digest(file))
+      of_data = digest.digest()
     else:
-      digest = hashlib.sha256(path.read_bytes())
+      of_data = _digest(path)
   except OSError as error:
     raise experiment_flags.SettingError(
       f'--data={path} cannot be read: {error}.'
     ) from error
-  return f'{path.resolve().name}@sha256:{digest.hexdigest()}'
+  return f'{path.resolve().name}@sha256:{of_data.hex()}'
+
+
+def _digest(path) -> bytes:
+  status = path.stat()
+  return _digest_of(path, status.st_size, status.st_mtime_ns)
+
+
+# A campaign asks for it once for each of its runs.
+@functools.cache
+def _digest_of(path, size, modified) -> bytes:
+  """The SHA-256 of a version of a file, which size and time identify."""
+  del size, modified
+  digest = hashlib.sha256()
+  with path.open('rb') as file:
+    while chunk := file.read(2**20):
+      digest.update(chunk)
+  return digest.digest()
 
 
 def load(values: flags.FlagValues) -> Any:
@@ -189,7 +210,7 @@ def load(values: flags.FlagValues) -> Any:
       **common,
     )
   return tasks.from_frame(
-    _read_table(path, values.client_column),
+    _read_table(path, values.client_column, values.label_column),
     client_column=values.client_column,
     label_column=values.label_column,
     feature_columns=values.feature_columns,
@@ -217,7 +238,11 @@ def _read_arrays(path):
     raise client_data.DataError(f'{path} cannot be read: {error}.') from error
 
 
-def _read_table(path, client_column):
+def _text_or_gap(text):
+  return text or None
+
+
+def _read_table(path, client_column, label_column):
   import pandas as pd
 
   from tff_ocs.tasks import client_data
@@ -226,9 +251,14 @@ def _read_table(path, client_column):
     if path.suffix == '.parquet':
       return pd.read_parquet(path, engine='pyarrow')
     # As text, so that the clients 007 and NA keep their names.
-    return pd.read_csv(
-      path, converters={client_column: lambda text: text or None}
-    )
+    frame = pd.read_csv(path, converters={client_column: _text_or_gap})
+    if label_column in frame and frame[label_column].dtype == object:
+      # A class may be called NA, too.
+      labels = pd.read_csv(
+        path, usecols=[label_column], converters={label_column: _text_or_gap}
+      )
+      frame[label_column] = labels[label_column]
+    return frame
   except ImportError as error:
     raise client_data.DataError(
       f'{path} cannot be read without the package pyarrow; install it with'

@@ -85,6 +85,8 @@ def run(
 
 def _describe_resumption(path) -> str:
   """Says what the same command does with a run that has ended early."""
+  if path is not None and run_progress.has_final_weights(path):
+    return f'The run in {path} is finished.'
   checkpoint = None if path is None else run_progress.newest_checkpoint(path)
   if checkpoint is None:
     return 'There is no checkpoint yet: the same command starts from round 0.'

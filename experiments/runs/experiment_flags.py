@@ -651,10 +651,10 @@ def step_size(
 
 
 def short_value(values: flags.FlagValues, name: str) -> str:
-  """A flag's value in names of folders: of a file, only the file's name."""
+  """A flag's value in names of folders: of a file, without its folder."""
   value = str(values[name].value)
   if name in USER_CODE and user_code.is_reference(value):
-    return user_code.locate(name, value)[0].stem
+    return user_code.short_name(value)
   return value
 
 

@@ -139,6 +139,9 @@ class RunFolder:
     if self._overwrite or former is None:
       return
     for name, recorded, asked in former[0].differences(settings):
+      # Its other settings determine it, by rules that differ between versions.
+      if name == 'method':
+        continue
       raise FileExistsError(
         f'{self.path} holds a run with --{name}={recorded}, not {asked}: it'
         ' cannot be continued. Use the same flags, --overwrite to replace it,'

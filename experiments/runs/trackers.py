@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_ocs.records import files
 from tff_ocs.records import waiting
 
 TENSORBOARD = 'tensorboard'
@@ -95,7 +96,9 @@ class Tracker:
     except Exception as error:
       raise TrackerError(
         f'--log_to={self._name} does not take the metrics of round'
-        f' {round_num}: {_first_line(error)}.'
+        f' {round_num}: {_first_line(error)}. The same command resumes the'
+        f' run; with --log_to={TENSORBOARD} it goes on without'
+        f' {self._name}.'
       ) from error
 
   def close(self, *, is_finished: bool) -> None:
@@ -124,6 +127,11 @@ def _id_path(folder: pathlib.Path, name: str) -> pathlib.Path:
   return folder / 'events' / f'{name}_id.txt'
 
 
+def _write_id(path: pathlib.Path, run_id: str) -> None:
+  with files.replacing(path) as partial:
+    partial.write_text(run_id, encoding='utf-8')
+
+
 def _first_line(error: Exception) -> str:
   return (str(error).strip().splitlines() or [repr(error)])[0]
 
@@ -147,9 +155,9 @@ class _MlflowReleaseManager(tff.program.ReleaseManager):
       self._find_experiment(settings['experiment']), run_name=folder.name
     )
     self._run_id = run.info.run_id
+    _write_id(path, self._run_id)
     for name, value in settings.items():
       self._client.log_param(self._run_id, name, value)
-    path.write_text(self._run_id, encoding='utf-8')
 
   def _find_experiment(self, name):
     experiment = self._client.get_experiment_by_name(name)
@@ -186,7 +194,7 @@ class _WandbReleaseManager(tff.program.ReleaseManager):
     wandb = importlib.import_module('wandb')
     path = _id_path(folder, 'wandb')
     if not path.exists():
-      path.write_text(wandb.util.generate_id(), encoding='utf-8')
+      _write_id(path, wandb.util.generate_id())
     self._run = wandb.init(
       project=os.environ.get('WANDB_PROJECT', 'tff_ocs'),
       group=settings['experiment'],

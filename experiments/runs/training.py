@@ -93,6 +93,13 @@ def train(
   state, cumulative_bits, first_round = _start_or_resume(
     process, folder, memories
   )
+
+  def save(round_num):
+    progress = checkpoints.Progress(state, cumulative_bits, _remember(memories))
+    folder.checkpoints.save(progress, round_num)
+    # Saving leaves graphs with cycles, each with a copy of the weights.
+    gc.collect()
+
   # The objects that exist by now stay, so the collector need not visit them.
   gc.collect()
   gc.freeze()
@@ -133,22 +140,17 @@ def train(
       norms_writer.write(output['aggregator']['norms'], round_num)
     if client_record is not None:
       client_record.release(state.weights, round_num)
+    is_last = round_num == total_rounds - 1
+    if is_last and not folder.checkpoints.are_there:
+      # Before the last row: a run that has all rows can always be continued.
+      save(round_num)
     folder.release(metrics, round_num)
     logging.info('Round %d: %s', round_num, metrics)
     _warn(metrics, round_num)
     shown.update(_describe(metrics))
     rounds.set_postfix(shown)
-    is_due = (round_num + 1) % rounds_per_checkpoint == 0
-    if round_num == total_rounds - 1:
-      # Otherwise the weights would be lost if they could not be written.
-      is_due = not folder.checkpoints.are_there
-    if is_due:
-      folder.checkpoints.save(
-        checkpoints.Progress(state, cumulative_bits, _remember(memories)),
-        round_num,
-      )
-      # Saving leaves graphs with cycles, each with a copy of the weights.
-      gc.collect()
+    if not is_last and (round_num + 1) % rounds_per_checkpoint == 0:
+      save(round_num)
   gc.unfreeze()
   folder.finish(state.weights)
 

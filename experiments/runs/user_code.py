@@ -56,6 +56,12 @@ def locate(flag: str, text: str) -> tuple[pathlib.Path, str]:
   return path, match['function']
 
 
+def short_name(text: str) -> str:
+  """'my_code_build' for my_code.py:build, in names of folders."""
+  path, _, function = text.rpartition(':')
+  return f'{pathlib.Path(path).stem}_{function}'
+
+
 def describe(flag: str, text: str) -> str:
   """The setting that a run records: 'my_code.py:build@sha256:...'.
 

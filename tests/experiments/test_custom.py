@@ -11,11 +11,14 @@ import pytest
 from experiments import custom
 from experiments import femnist
 from experiments.campaigns import job as job_lib
+from experiments.campaigns import job_settings
 from experiments.campaigns import jobs
+from experiments.runs import data_flags
 from plots import figures
 from plots import summary
 from tests.experiments import linear
 from tff_ocs.records import runs
+from tff_ocs.tasks import client_data
 
 SMALL = ('--clients_per_round=4', '--total_rounds=3', '--rounds_per_eval=2')
 SCHEME = """
@@ -117,7 +120,7 @@ def test_each_kind_of_data_trains_and_is_recorded(folder):
     'table_full_n4_seed0',
     'table_aocs_n4_m3_seed0',
     'my_task_aocs_n4_m3_seed1',
-    'my_task_my_scheme_n4_m3_seed1',
+    'my_task_my_scheme_build_n4_m3_seed1',
     'clients_aocs_n4_m3_seed0',
   }
   table = runs.read_run(folder / 'runs' / 'table_aocs_n4_m3_seed0')
@@ -130,7 +133,7 @@ def test_each_kind_of_data_trains_and_is_recorded(folder):
   assert config['client_learning_rate'] == 0.1
   assert config['pool_clients'] == 6
   assert config['pool_examples'] + config['validation_examples'] == 60
-  mine = runs.read_run(folder / 'runs' / 'my_task_my_scheme_n4_m3_seed1')
+  mine = runs.read_run(folder / 'runs' / 'my_task_my_scheme_build_n4_m3_seed1')
   assert mine.config['task'].startswith('my_task.py:load@sha256:')
   assert mine.config['sampling'].startswith('my_scheme.py:build@sha256:')
   assert runs.method_of(mine.settings).label == 'my_scheme.py:build, m=3'
@@ -152,7 +155,7 @@ def test_regression_has_its_own_metrics(folder):
 
 def test_scheme_of_ones_own_is_used(folder):
   metrics = runs.read_run(
-    folder / 'runs' / 'my_task_my_scheme_n4_m3_seed1'
+    folder / 'runs' / 'my_task_my_scheme_build_n4_m3_seed1'
   ).metrics
   np.testing.assert_allclose(metrics['expected_participants'], 3)
   # Uniform sampling sends no scalars: only updates of 3 x 64 + 64 + 64 x 2 + 2.
@@ -216,7 +219,7 @@ def test_changed_files_are_not_continued(folder, tmp_path):
 
 def test_finished_runs_are_recognised_by_sweeps(folder):
   job = job_lib.Job(
-    'my_task_my_scheme_n4_m3_seed1',
+    'my_task_my_scheme_build_n4_m3_seed1',
     'custom',
     (
       '--clients_per_round=4',
@@ -254,6 +257,44 @@ def test_finished_runs_are_recognised_by_sweeps(folder):
   other = table._replace(flags=(*table.flags, '--model=mlp'))
   with pytest.raises(job_lib.JobError, match='--model=linear, not mlp'):
     jobs.is_finished(other, folder / 'runs')
+
+
+def test_data_is_hashed_once_for_many_jobs(folder, tmp_path, monkeypatch):
+  shutil.copy(folder / 'table.csv', tmp_path)
+  opened = []
+  read = pathlib.Path.open
+
+  def count(path, *arguments, **kwargs):
+    opened.append(path)
+    return read(path, *arguments, **kwargs)
+
+  monkeypatch.setattr(pathlib.Path, 'open', count)
+  job = job_lib.Job(
+    'run',
+    'custom',
+    (*SMALL, f'--data={tmp_path / "table.csv"}', *TABLE),
+  )
+  of_first = job_settings.read(job).recorded['data_file']
+  assert job_settings.read(job).recorded['data_file'] == of_first
+  assert opened == [tmp_path / 'table.csv']
+  # Another version of the file is another one.
+  (tmp_path / 'table.csv').write_text('user,y\na,1\n')
+  assert job_settings.read(job).recorded['data_file'] != of_first
+
+
+@pytest.mark.parametrize('suffix', ['csv', 'csv.gz'])
+def test_classes_keep_their_names(tmp_path, suffix):
+  path = tmp_path / f'table.{suffix}'
+  labels = ['None', 'NA', 'mild'] * 6
+  frame = pd.DataFrame({'user': list('ab') * 9, 'x': 0.5, 'grade': labels})
+  frame.to_csv(path, index=False)
+  flags = ('--client_column=user', '--label_column=grade')
+  task = data_flags.load(linear.parse(custom, f'--data={path}', *flags))
+  assert set(task.train.read_all().y) == {0, 1, 2}
+  frame.loc[3, 'grade'] = ''
+  frame.to_csv(path, index=False)
+  with pytest.raises(client_data.DataError, match="'grade' must have no gaps"):
+    data_flags.load(linear.parse(custom, f'--data={path}', *flags))
 
 
 TABLE = ('--client_column=user', '--label_column=y')
@@ -315,7 +356,9 @@ def test_paper_programs_take_schemes_too(folder, tmp_path):
     f'--output_dir={tmp_path}',
   )
   (run_folder,) = tmp_path.iterdir()
-  assert run_folder.name == 'femnist_synthetic_set_1_my_scheme_n4_m1.5_seed0'
+  assert (
+    run_folder.name == 'femnist_synthetic_set_1_my_scheme_build_n4_m1.5_seed0'
+  )
   assert 'no file' in error_of(
     '--sampling=none.py:build', f'--output_dir={tmp_path}', program=femnist
   )

@@ -11,6 +11,7 @@ from experiments import dropouts
 from experiments.theory import dropouts as dropouts_lib
 from tests.experiments import linear
 from tests.experiments import test_threshold
+from tests.plots import made_up
 from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import runs
 
@@ -109,6 +110,15 @@ def test_recorded_runs_are_measured(tmp_path, capsys):
   of_aocs = table[(table['method'] == 'AOCS') & (table['rates'] == 'equal')]
   between = of_aocs[(of_aocs['lost'] == 'between') & (of_aocs['variant'] == '')]
   assert between['along'].item() == pytest.approx(0.9)
+
+
+def test_one_round_is_enough(tmp_path):
+  folder = made_up.write_run(tmp_path / 'a', bits=[10**8], accuracy=[0.5])
+  norms_lib.NormsWriter(folder).write(np.ones(5, np.float32), 0)
+  metrics = pd.read_csv(folder / 'metrics.csv').assign(cohort_examples=100)
+  metrics.to_csv(folder / 'metrics.csv', index=False)
+  (cohort,) = dropouts.read_cohorts(str(tmp_path), None, 0)
+  assert len(cohort.pool.weights) == 5
 
 
 @pytest.mark.parametrize('norms', [None, np.zeros(3, np.float32)])

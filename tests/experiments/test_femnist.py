@@ -181,6 +181,8 @@ def test_default_folder_names_differ_between_runs(tmp_path):
       ('--algorithm=dsgd', '--compression=natural'),
       ('--cohort_sampler=osmd', '--sampling=full'),
       (f'--cohort_sampler={file}:build', '--sampling=full'),
+      (f'--sampling={file}:first',),
+      (f'--sampling={file}:second',),
       ('--run_name=mine',),
     )
   ]
@@ -190,7 +192,9 @@ def test_default_folder_names_differ_between_runs(tmp_path):
     'femnist_synthetic_set_1_aocs_n4_m1.5_seed1',
     'femnist_synthetic_set_1_aocs_n4_m1.5_dsgd_natural_seed0',
     'femnist_synthetic_set_1_full_n4_osmd_seed0',
-    'femnist_synthetic_set_1_full_n4_mine_seed0',
+    'femnist_synthetic_set_1_full_n4_mine_build_seed0',
+    'femnist_synthetic_set_1_mine_first_n4_m1.5_seed0',
+    'femnist_synthetic_set_1_mine_second_n4_m1.5_seed0',
     'mine',
   ]
 

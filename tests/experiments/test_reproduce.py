@@ -115,6 +115,9 @@ def test_everything_is_run_in_its_order(tmp_path, stand_ins, capsys):
     text = (tmp_path / 'out' / page).read_text()
     assert 'This is a test of the programs (--scale=smoke)' in text
   assert text.endswith('\n\n| a table |\n')
+  # A page that a failing step has left from before has one label.
+  reproduce._label(tmp_path / 'out' / 'claims.md')
+  assert (tmp_path / 'out' / 'claims.md').read_text() == text
 
 
 def test_status_says_that_claims_could_not_be_judged(
@@ -208,10 +211,9 @@ def test_papers_plan_is_that_of_the_data_that_is_there(tmp_path):
 def test_searches_find_the_runs_of_the_plan(tmp_path, scale):
   cache_dir = tmp_path / 'data'
   touch_databases(cache_dir, 'emnist_all.sqlite', 'shakespeare.sqlite')
+  data = [f'--cache_dir={cache_dir}'] if scale == 'paper' else []
   plan = reproduce.build_plan(
-    parse(
-      f'--scale={scale}', f'--cache_dir={cache_dir}', f'--output_dir={tmp_path}'
-    )
+    parse(f'--scale={scale}', f'--output_dir={tmp_path}', *data)
   )
   for step in plan.steps:
     if not step.name.startswith('tune'):
@@ -273,9 +275,26 @@ def test_guide_says_how_many_runs_there_are(tmp_path):
   assert f'these are {num_runs}: ' in guide.replace('\n', ' ')
 
 
-def test_name_of_tffs_file_is_not_for_the_authors_files(tmp_path):
-  with pytest.raises(job_lib.JobError, match='--femnist_name=x cannot be comb'):
-    reproduce.build_plan(parse(f'--data_dir={tmp_path}', '--femnist_name=x'))
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    # It names TFF's file, not those of the authors.
+    (['--data_dir=x', '--femnist_name=x'], '--femnist_name=x cannot be comb'),
+    (['--scale=smoke', '--cache_dir=x'], '--cache_dir=x cannot be combined'),
+    (['--scale=smoke', '--data_dir=x'], '--data_dir=x cannot be combined'),
+    (
+      ['--femnist_name=x', '--experiments=cifar100,shakespeare_32'],
+      '--femnist_name=x needs .* found --experiments=cifar100,shakespeare_32',
+    ),
+    (
+      ['--cifar100_name=x', '--experiments=femnist_2'],
+      '100_name=x needs',
+    ),
+  ],
+)
+def test_flags_without_effect_are_refused(arguments, message):
+  with pytest.raises(job_lib.JobError, match=message):
+    reproduce.build_plan(parse(*arguments))
 
 
 def test_unknown_experiment_is_named():
@@ -298,16 +317,19 @@ def test_runs_in_folders_are_run_and_found(tmp_path):
   assert len(runs.read_run(tmp_path / job.name).metrics) == job.total_rounds
 
 
-def test_figure_2_is_drawn_from_the_data_of_the_runs(tmp_path):
+def test_figure_2_is_drawn_from_the_data_of_the_runs(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  cache = tmp_path / '.tff'
+
   def folder(*arguments):
-    plan = reproduce.build_plan(parse(f'--cache_dir={tmp_path}', *arguments))
+    plan = reproduce.build_plan(parse(*arguments))
     (step,) = (step for step in plan.steps if step.name == 'figures')
     flag = '--cache_dir='
     return [a[len(flag) :] for a in step.command if a.startswith(flag)]
 
   assert folder() == []
-  (tmp_path / 'emnist_all.sqlite').touch()
-  assert folder() == [str(tmp_path)]
+  touch_databases(cache, 'emnist_all.sqlite')
+  assert folder() == folder(f'--cache_dir={cache}') == [str(cache)]
   assert folder('--scale=smoke') == []
   authors = tmp_path / 'authors'
   touch_databases(authors, 'cookup_train_1.h5', 'cookup_train_2.h5', 'test.h5')

@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from absl import flags
 
 from experiments import sweep
 from experiments.campaigns import campaign
@@ -146,6 +147,27 @@ def test_wrong_flags_are_reported_in_one_line(tmp_path):
     assert not (tmp_path / 'runs').exists()
 
 
+@pytest.mark.parametrize('dry_run', [(), ('--dry_run',)])
+def test_wrong_flags_of_runs_start_none(tmp_path, monkeypatch, dry_run):
+  started = []
+  monkeypatch.setattr(campaign, 'run_jobs', lambda *_, **__: started.append(1))
+  for arguments, message in (
+    (('--methods=none.py:build',), 'there is no file none.py'),
+    (('--experiment=custom',), 'either --task=PATH.py:FUNCTION or --data'),
+  ):
+    values = linear.parse(
+      sweep,
+      '--experiment=femnist_1',
+      f'--output_dir={tmp_path / "runs"}',
+      *arguments,
+      *dry_run,
+    )
+    monkeypatch.setattr(flags, 'FLAGS', values)
+    with pytest.raises(SystemExit, match=message):
+      sweep.main(['sweep'])
+  assert not started and not list(tmp_path.iterdir())
+
+
 def test_jobs_of_one_seed_come_before_those_of_the_next():
   runs = [
     job_lib.Job('a', 'femnist', ('--x=1',)),
@@ -180,7 +202,7 @@ def test_dry_run_prints_the_commands_and_marks_finished_runs(
     sweep, '--experiment=femnist_1', '--dry_run', f'--output_dir={tmp_path}'
   )
   with pytest.raises(SystemExit) as raised:
-    campaign.check_or_print(all_jobs, values, ['--not_checked=1'])
+    campaign.check_or_print(all_jobs, values)
   assert not raised.value.code
   first, second = capsys.readouterr().out.splitlines()
   assert first.startswith('# finished: ')

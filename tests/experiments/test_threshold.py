@@ -33,7 +33,7 @@ def write_run(folder, *, num_rounds=9, n=32, examples=True, **settings):
 
 
 def read_trace(folder):
-  return threshold.read_trace(runs.read_run(folder))
+  return threshold.read_trace(runs.read_run(folder), min_rounds=2)
 
 
 def test_trace_has_the_weights_of_the_cohorts(tmp_path):
@@ -190,7 +190,7 @@ def test_runs_with_too_few_norms_are_left_out(tmp_path, capsys, sizes):
     writer.write(np.ones(size, np.float32), round_num)
   with pytest.raises(SystemExit, match='no finished run with a norms.csv'):
     threshold.compare(results_dir=str(tmp_path), controllers=ONE)
-  message = 'a replay needs two rounds or more, each with clients'
+  message = 'the number of rounds must be at least 2, each with clients'
   assert message in capsys.readouterr().err
 
 

@@ -259,6 +259,8 @@ def started(monkeypatch, tmp_path):
         int(values['seed']),
         client_learning_rate=step_size,
         total_rounds=41,
+        # A task of one's own may draw its data by the seed.
+        pool_examples=1000 + int(values['seed']),
       )
       (folder / 'metrics.csv').write_text(
         'training_loss,non_finite_clients,validation_accuracy,validation_loss\n'

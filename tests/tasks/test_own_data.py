@@ -402,9 +402,10 @@ def replaced(column, values):
   return FRAME.assign(**{column: values})
 
 
-def test_constant_column_is_0_however_its_mean_is_rounded():
-  # The mean of ten 0.1 is not 0.1.
-  frame = pd.DataFrame({'user': list('ab') * 5, 'x': 0.1, 'y': range(10)})
+# The mean of ten 0.1 is not 0.1; the square of 1e-200 is 0.
+@pytest.mark.parametrize('x', [[0.1, 0.1], [0.0, 1e-200]])
+def test_column_without_a_standard_deviation_is_0(x):
+  frame = pd.DataFrame({'user': list('ab') * 5, 'x': x * 5, 'y': range(10)})
   task = tasks.from_frame(
     frame, client_column='user', label_column='y', loss='mean_squared_error'
   )

@@ -211,9 +211,10 @@ def from_frame(
     axis=1,
   )
   # A column that is constant is 0, whatever the rounding of its mean.
-  varies = np.ptp(x, axis=0) > 0
-  std = np.where(varies, x.std(axis=0), 1)
-  x = np.where(varies, (x - x.mean(axis=0)) / std, 0)
+  std = x.std(axis=0)
+  # The squares of differences below 1e-162 are 0.
+  varies = (np.ptp(x, axis=0) > 0) & (std > 0)
+  x = np.where(varies, (x - x.mean(axis=0)) / np.where(varies, std, 1), 0)
   y = _read_targets(frame[label_column], ids, is_classification)
   order = np.argsort(ids, kind='stable')
   names, starts = np.unique(ids[order], return_index=True)

@@ -1,8 +1,14 @@
 """Tests of the flags of programs that start many runs."""
 
+import contextlib
+
 import pytest
 from absl import flags
 
+from experiments import cifar100
+from experiments import custom
+from experiments import femnist
+from experiments import shakespeare
 from experiments import sweep
 from experiments.campaigns import campaign_flags
 from experiments.campaigns import job as job_lib
@@ -67,12 +73,16 @@ def test_runs_are_those_of_the_flags(capsys):
 
 def test_m_above_n_is_reported(capsys):
   values = parse(
-    '--experiment=cifar100', '--methods=full,aocs', '--expected_clients=40'
+    '--experiment=femnist_1',
+    '--methods=full,aocs,threshold',
+    '--expected_clients=40',
   )
   campaign_flags.read_runs(values)
-  assert capsys.readouterr().err == (
-    'cifar100_aocs_m40: m=40 is more than n=32, so all clients of a cohort will'
-    ' send.\n'
+  # With a threshold from former rounds, a small norm may be left out.
+  assert capsys.readouterr().err == ''.join(
+    f'femnist_1_{method}_m40: m=40 is more than n=32, so {who} clients of a'
+    ' cohort will send.\n'
+    for method, who in (('aocs', 'all'), ('threshold', 'many'))
   )
 
 
@@ -139,15 +149,22 @@ def test_flag_of_the_runs_is_shown_after_the_dashes(
 def test_paths_of_files_here_are_written_in_full(tmp_path, monkeypatch):
   """Each run is started in another folder."""
   monkeypatch.chdir(tmp_path)
-  for name in ('my_task.py', 'my_scheme.py', 'table.csv'):
+  for name in ('my_task.py', 'my_scheme.py', 'my_cohorts.py', 'table.csv'):
     (tmp_path / name).touch()
+  # The results of other programs; `full` below is the name of a method.
+  for name in ('full', 'clustered', 'authors'):
+    (tmp_path / name).mkdir()
   values = parse(
     '--experiment=custom', '--methods=full,my_scheme.py:build', '--dry_run'
   )
   arguments = [
     '--task=my_task.py:load',
     '--data=table.csv',
+    '--data_dir=authors',
+    '--cohort_sampler=my_cohorts.py:build',
     '--availability=experiments/sweep.py',
+    '--cohort_sampler=clustered',
+    '--data=',
     '--cache_dir=elsewhere',
     '--cache_dir=~nobody/elsewhere',
     '--client_column=table.csv',
@@ -155,9 +172,36 @@ def test_paths_of_files_here_are_written_in_full(tmp_path, monkeypatch):
   assert campaign_flags.extra_flags(['sweep', *arguments], values, ()) == [
     f'--task={tmp_path}/my_task.py:load',
     f'--data={tmp_path}/table.csv',
+    f'--data_dir={tmp_path}/authors',
+    f'--cohort_sampler={tmp_path}/my_cohorts.py:build',
     # Of the folder that the runs are started in.
     f'--availability={job_lib.ROOT}/experiments/sweep.py',
-    *arguments[3:],
+    *arguments[5:],
   ]
-  sampling = campaign_flags.read_runs(values)[-1].values['sampling']
-  assert sampling == f'{tmp_path}/my_scheme.py:build'
+  assert [
+    run.values['sampling'] for run in campaign_flags.read_runs(values)
+  ] == ['full', f'{tmp_path}/my_scheme.py:build']
+
+
+def test_paths_of_all_programs_are_written_in_full(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'here').touch()
+  values = parse('--experiment=custom')
+  found = set()
+  for program in (cifar100, custom, femnist, shakespeare):
+    of_program = flags.FlagValues()
+    program.define_flags(of_program)
+    for name in of_program:
+      with contextlib.suppress(flags.Error):
+        of_program[name].parse('gs://bucket')
+        continue
+      # Only paths may not be those of a bucket.
+      with contextlib.suppress(flags.Error):
+        of_program[name].parse('here')
+        found.add(name)
+  found -= {'output_dir'}
+  assert found == {'cache_dir', 'data', 'data_dir'}
+  for name in found:
+    assert campaign_flags.extra_flags(
+      ['sweep', f'--{name}=here'], values, ()
+    ) == [f'--{name}={tmp_path}/here']

@@ -1,6 +1,8 @@
 """Tests of the settings of jobs, against those of runs."""
 
 import dataclasses
+import json
+import shutil
 
 import pytest
 
@@ -35,6 +37,28 @@ def test_settings_are_those_that_the_run_records(finished):
   assert asked.recorded['seed'] == 1
   assert 'batch_size' in asked.defaults and 'seed' not in asked.defaults
   assert jobs.is_finished(job, folder)
+
+
+def test_finished_run_without_the_norms_is_refused(finished, tmp_path):
+  job, folder = finished
+  job = job._replace(flags=(*job.flags, '--record_norms=true'))
+  with pytest.raises(job_lib.JobError, match='run without --record_norms'):
+    jobs.is_finished(job, folder)
+  # An interrupted one says so itself when it is continued.
+  shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+  (tmp_path / 'run' / 'weights.npz').unlink()
+  assert not jobs.is_finished(job, tmp_path)
+
+
+def test_label_of_another_version_is_no_other_run(finished, tmp_path):
+  job, folder = finished
+  shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+  config = tmp_path / 'run' / 'config.json'
+  settings = json.loads(config.read_text())
+  config.write_text(json.dumps({**settings, 'method': 'as it was called'}))
+  (tmp_path / 'run' / 'weights.npz').unlink()
+  with pytest.raises(SystemExit, match='has all 4 rounds'):
+    linear.run(*job.flags, '--run_name=run', f'--output_dir={tmp_path}')
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,14 @@ def test_command_has_flags_name_and_folder(monkeypatch):
   assert job.total_rounds == 4
 
 
+def test_jobs_of_one_name_are_one_job(tmp_path):
+  with pytest.raises(job_lib.JobError, match='two runs have the name a, with'):
+    run(tmp_path, make_job('a'), make_job('a', seed=1))
+  assert not list(tmp_path.iterdir())
+  assert run(tmp_path, make_job('a'), make_job('a')) == []
+  assert fake_run.attempts(tmp_path, 'a') == 1
+
+
 def test_all_run_in_one_bar_and_finished_ones_are_skipped(tmp_path, capsys):
   first, second = make_job('first'), make_job('second')
   assert run(tmp_path, first) == []

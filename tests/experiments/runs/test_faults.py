@@ -20,6 +20,7 @@ from absl import logging
 
 from experiments.runs import checkpoints
 from experiments.runs import run_folder
+from experiments.runs import trackers
 from tests.experiments import linear
 from tests.plots import made_up
 from tff_ocs.records import files
@@ -431,23 +432,41 @@ def test_run_that_fails_twice_ends_with_the_same_bits(uninterrupted, tmp_path):
   assert linear.read_results(run.folder) == uninterrupted
 
 
-def test_weights_that_cannot_be_written_are_not_lost(tmp_path, monkeypatch):
-  """Not even in a run that is too short for a checkpoint on the way."""
-  flags = (*linear.SMALL, f'--output_dir={tmp_path}')
-  linear.run(*flags, '--run_name=other')
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory):
+  """The results of a run that is too short for a checkpoint on the way."""
+  folder = tmp_path_factory.mktemp('undisturbed')
+  linear.run(*linear.SMALL, f'--output_dir={folder}', '--run_name=run')
+  return linear.read_results(folder / 'run')
 
-  def fail(path, weights):
-    raise OSError(f'no room for {len(weights.trainable)} in {path}')
+
+@pytest.mark.parametrize(
+  ('owner', 'name', 'rows'),
+  [
+    (checkpoints.Checkpoints, 'save', 3),
+    (trackers.Tracker, 'release', 4),
+    (run_folder.weights_lib, 'write_weights', 4),
+  ],
+)
+def test_run_without_a_checkpoint_on_the_way_survives_its_last_round(
+  tmp_path, monkeypatch, undisturbed, owner, name, rows
+):
+  """Whatever fails there: the checkpoint, the tracker or the weights."""
+  flags = (*linear.SMALL, f'--output_dir={tmp_path}', '--run_name=run')
+  function = getattr(owner, name)
+
+  def fail_at_the_end(*arguments):
+    if name != 'release' or arguments[-1] == 3:
+      raise OSError('no room')
+    return function(*arguments)
 
   with monkeypatch.context() as patch:
-    patch.setattr(run_folder.weights_lib, 'write_weights', fail)
-    with pytest.raises(SystemExit, match='no room for'):
-      linear.run(*flags, '--run_name=run')
-  assert linear.num_rounds(tmp_path / 'run') == 4
-  linear.run(*flags, '--run_name=run')
-  assert linear.read_results(tmp_path / 'run') == linear.read_results(
-    tmp_path / 'other'
-  )
+    patch.setattr(owner, name, fail_at_the_end)
+    with pytest.raises(SystemExit, match='no room'):
+      linear.run(*flags)
+  assert linear.num_rounds(tmp_path / 'run') == rows
+  linear.run(*flags)
+  assert linear.read_results(tmp_path / 'run') == undisturbed
 
 
 def test_finished_run_without_weights_is_not_replaced(tmp_path):

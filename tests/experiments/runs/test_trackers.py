@@ -58,7 +58,8 @@ def test_tracker_that_fails_costs_no_round(tmp_path, monkeypatch, capsys):
   with pytest.raises(
     SystemExit,
     match='^error: --log_to=wandb does not take the metrics of round 0: no such'
-    ' server.$',
+    ' server. The same command resumes the run; with --log_to=tensorboard it'
+    ' goes on without wandb.$',
   ):
     linear.run(*flags, '--log_to=wandb')
   log = (tmp_path / 'run' / 'log.txt').read_text()
@@ -77,6 +78,20 @@ def test_run_is_finished_though_its_tracker_is_not(tmp_path, monkeypatch):
   assert not (tmp_path / 'run' / 'checkpoints').exists()
   log = (tmp_path / 'run' / 'log.txt').read_text()
   assert '--log_to=mlflow: the run could not be ended there: gone' in log
+
+
+def test_run_that_is_interrupted_after_its_end_is_finished(
+  tmp_path, monkeypatch
+):
+  def close(self, is_finished):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(Unreachable, 'close', close)
+  monkeypatch.setattr(trackers, '_WandbReleaseManager', Unreachable)
+  monkeypatch.setattr(trackers.Tracker, 'release', lambda *args: None)
+  flags = (*linear.SMALL, f'--output_dir={tmp_path}', '--run_name=run')
+  with pytest.raises(SystemExit, match=f'The run in {tmp_path}/run is finish'):
+    linear.run(*flags, '--log_to=wandb')
 
 
 class InterruptionError(Exception):
@@ -125,6 +140,22 @@ def test_mlflow_has_all_rounds_of_a_resumed_run(tmp_path, monkeypatch):
     int(row[0]): pytest.approx(float(row[column])) for row in metrics[1:]
   }
   assert set(by_step) == {0, 1, 2, 3}
+
+
+def test_mlflow_run_whose_settings_fail_is_taken_up(tmp_path, monkeypatch):
+  import mlflow
+
+  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  with monkeypatch.context() as patch:
+    patch.setattr(mlflow.MlflowClient, 'log_param', lambda *_: 1 / 0)
+    with pytest.raises(trackers.TrackerError, match='division by zero'):
+      trackers.Tracker('mlflow', folder, {'experiment': 'x'})
+  trackers.Tracker('mlflow', folder, {'experiment': 'x'})
+  client = mlflow.MlflowClient((tmp_path / 'mlruns').as_uri())
+  experiment = client.get_experiment_by_name('x')
+  assert len(client.search_runs([experiment.experiment_id])) == 1
 
 
 def test_wandb_writes_offline(tmp_path, monkeypatch):
