@@ -8,14 +8,15 @@ judged', with the reason. `plots.paper_claims` defines the claims and the
 tolerances, and `plots.measures` what is measured:
 
 *   Methods are compared by runs with the same seed. The interval is that of a
-    bootstrap over these seeds, at a level of 95 %, which few seeds do not keep.
+    bootstrap over these seeds, with a nominal level of 95 %. With few seeds it
+    covers the true mean less often, see `plots.measures`.
 *   A number holds if its whole interval is within the tolerance, does not hold
     if all of it is outside, and holds in part if it reaches over an end. With
     fewer than three seeds (--min_seeds) its number is shown but not judged. The
     best step size is one number for all seeds, and judged without an interval.
-*   A claim holds if all of its numbers do, and does not hold if none of those
-    that are judged does. All else holds in part, also if some numbers are not
-    judged while the others hold.
+*   A claim holds if all of its numbers do, does not hold if all of those that
+    are judged do not, and is not judged if none is. All else holds in part,
+    also if some numbers are not judged while the others hold.
 *   An accuracy counts as reached from the round on after which no evaluation is
     below it. A run that never reaches it counts with infinitely many bits. Such
     rounds are judged only in runs that were validated after every round.
@@ -217,6 +218,8 @@ def _describe_runs(of_experiment: Sequence[runs.Run]) -> list[str]:
 
 def _format_check(check):
   verdict = check.verdict + (f' ({check.why})' if check.why else '')
+  if check.verdict == paper_claims.IN_PART:
+    verdict += f' (the number is {"within" if check.is_within else "outside"})'
   start = [check.data, check.quantity, check.paper]
   if check.estimate is None:
     return [*start, tables.NONE, tables.NONE, check.tolerance.text, verdict]
@@ -227,12 +230,16 @@ def _format_check(check):
     ours += f' [{", ".join(ends)}]'
   if not pd.isna(check.by_first_hit):
     ours += f', first hit {_format_number(check.by_first_hit, check.unit)}'
+  if check.note:
+    ours += f' ({check.note})'
   return [*start, ours, str(seeds), check.tolerance.text, verdict]
 
 
 def _format_number(value, unit):
   if unit == 'ratio':
     return f'{value:.3g}'.replace('inf', '∞')
+  if unit == 'Gbit':
+    return f'{value:.1f}'.replace('inf', '∞')
   return f'{100 * value:+.2f}' if unit == 'points' else f'{100 * value:.1f}'
 
 

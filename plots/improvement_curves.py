@@ -44,7 +44,8 @@ def plot_improvement(
   """Draws the improvement factor alpha^k, Eq. (15), of each group by rounds.
 
   A line is the mean over the seeds of the running means over ten rounds. A band
-  reaches one standard deviation over the seeds up and down.
+  reaches one standard deviation over the seeds up and down. The left panel has
+  the smallest m of each experiment, the right one the others.
 
   Args:
     groups: The groups, which measured the factor.
@@ -53,60 +54,89 @@ def plot_improvement(
   Returns:
     A row for each line, as of `panels.plot_panels`.
   """
-  experiments = list(dict.fromkeys(group.experiment for group in groups))
+  of_experiment: dict[runs.Experiment, list[runs.Group]] = {}
+  for group in groups:
+    of_experiment.setdefault(group.experiment, []).append(group)
+  has_several = any(len(of_one) > 1 for of_one in of_experiment.values())
+  titles = (
+    ('Smallest m', 'Larger m') if has_several else ('Improvement factor',)
+  )
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(_WIDTH, _HEIGHT), layout='constrained')
-    axis = fig.subplots()
-    ms = sorted({group.method.expected_clients for group in groups})
+    axes = fig.subplots(1, len(titles), sharey=True, squeeze=False)[0]
     drawn = []
-    for group in groups:
-      experiment = group.experiment
-      color = _COLORS[experiments.index(experiment) % len(_COLORS)]
-      # The same m has the same dashes in all experiments.
-      dashes = ms.index(group.method.expected_clients)
-      average = curves.average([_curve(run) for run in group.runs])
-      drawn.append(
-        {
-          'panel': 'Improvement factor',
-          'line': _label(group),
-          **panels.describe_line(average),
-        }
-      )
-      panels.draw_with_band(
-        axis,
-        average,
-        color=color,
-        linestyle=_LINESTYLES[dashes % len(_LINESTYLES)],
-        label=captions.escape(_label(group)),
-      )
-    # Small factors differ by their ratios. A factor of 0 is not drawn, and a
-    # band that reaches 0 has no end.
-    axis.set_yscale('log')
-    factors = np.concatenate([line.get_ydata() for line in axis.lines])
-    axis.set_ylim(np.min(factors[factors > 0], initial=0.5) / 1.5, 1.1)
-    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
-    axis.yaxis.set_minor_formatter(ticker.NullFormatter())
-    axis.set_xlabel('Communication round')
-    axis.set_ylabel(
-      'Improvement factor $\\alpha^k$\n(0: as full, 1: as uniform)'
-    )
-    fig.legend(loc='outside upper center', ncols=3)
-    data = captions.escape(
-      # Those with another n have the same data.
-      '; '.join(dict.fromkeys(map(_describe_data, experiments)))
-    )
-    step_sizes = captions.describe_step_sizes(
-      groups, lambda group: group.experiment.title, _label
-    )
-    caption = f'Data: {data}. {step_sizes}Running mean over {_WINDOW} rounds.'
-    numbers = sorted({len(group.runs) for group in groups})
-    if numbers[-1] > 1:
-      seeds = ' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
-      caption += f' Bands: standard deviation over {seeds} seeds.'
-    panels.add_caption(fig, caption)
+    for index, of_one in enumerate(of_experiment.values()):
+      of_one = sorted(of_one, key=lambda group: group.method.expected_clients)
+      for rank, group in enumerate(of_one):
+        average = curves.average([_curve(run) for run in group.runs])
+        panel = min(rank, 1)
+        drawn.append(
+          {
+            'panel': titles[panel],
+            'line': _label(of_one[rank : rank + 1]),
+            **panels.describe_line(average),
+          }
+        )
+        panels.draw_with_band(
+          axes[panel],
+          average,
+          color=_COLORS[index % len(_COLORS)],
+          linestyle=_LINESTYLES[index % len(_LINESTYLES)],
+          # Among the larger m, the thinner the larger.
+          linewidth=1.6 / max(rank, 1),
+          label=captions.escape(_label(of_one)),
+        )
+    _set_axes(axes, titles if has_several else ('',))
+    handles, labels = axes[0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc='outside upper center', ncols=2)
+    panels.add_caption(fig, _caption(groups, of_experiment, axes))
     panels.save(fig, paths)
   return pd.DataFrame(drawn)
+
+
+def _set_axes(axes, titles) -> None:
+  # Small factors differ by their ratios. A factor of 0 is not drawn, and a band
+  # that reaches 0 has no end.
+  lines = [line for axis in axes for line in axis.lines]
+  factors = np.concatenate([line.get_ydata() for line in lines])
+  axes[0].set_yscale('log')
+  axes[0].set_ylim(np.min(factors[factors > 0], initial=0.5) / 1.5, 1.1)
+  axes[0].yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+  axes[0].yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+  axes[0].yaxis.set_minor_formatter(ticker.NullFormatter())
+  axes[0].set_ylabel('Improvement factor $\\alpha^k$\n(1: as uniform sampling)')
+  # One long run would leave the others no room.
+  end = np.median([line.get_xdata().max(initial=0) for line in lines])
+  for axis, title in zip(axes, titles):
+    axis.set_title(title)
+    axis.set_xlabel('Communication round')
+    if end > 0:
+      axis.set_xlim(-0.03 * end, 1.03 * end)
+
+
+def _caption(groups, experiments, axes) -> str:
+  data = captions.escape(
+    # Those with another n have the same data.
+    '; '.join(dict.fromkeys(map(_describe_data, experiments)))
+  )
+  step_sizes = captions.describe_step_sizes(
+    groups,
+    lambda group: group.experiment.title,
+    lambda group: _label([group]),
+  )
+  caption = f'Data: {data}. {step_sizes}Running mean over {_WINDOW} rounds.'
+  numbers = sorted({len(group.runs) for group in groups})
+  if numbers[-1] > 1:
+    seeds = ' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+    caption += f' Bands: standard deviation over {seeds} seeds.'
+  right = axes[0].get_xlim()[1]
+  if any(
+    line.get_xdata().max(initial=0) > right
+    for axis in axes
+    for line in axis.lines
+  ):
+    caption += ' Longer runs are cut off.'
+  return caption
 
 
 def _describe_data(experiment):
@@ -115,9 +145,12 @@ def _describe_data(experiment):
   return f'{experiment.name}: {experiment.data}'
 
 
-def _label(group):
-  n, m = group.experiment.clients_per_round, group.method.expected_clients
-  return f'{group.experiment.title}, m={m:g} of {n}'
+def _label(of_experiment):
+  experiment = of_experiment[0].experiment
+  ms = ', '.join(
+    f'{group.method.expected_clients:g}' for group in of_experiment
+  )
+  return f'{experiment.title}, m={ms} of {experiment.clients_per_round}'
 
 
 def _curve(run):

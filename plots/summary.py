@@ -138,6 +138,7 @@ def summarize(
     for group in groups
   )
   table['rounds'] = mean['rounds']
+  table['rounds_per_eval'] = of_runs.max()['rounds_per_eval']
   scores = ['final_accuracy', 'best_accuracy']
   if mean['final_accuracy'].isna().any():
     scores += ['final_loss', 'best_loss']
@@ -190,10 +191,11 @@ def _columns(kind, target):
 def _measure(run, accuracies):
   """The numbers of one run; NaN for accuracies that it does not reach."""
   column = runs.score_column(run.metrics)
-  _, score = run.evaluated(column)
+  rounds, score = run.evaluated(column)
   is_loss = column == 'validation_loss'
   numbers = {
     'rounds': len(run.metrics),
+    'rounds_per_eval': np.diff(rounds).max(initial=1),
     'final_accuracy': math.nan if is_loss else score[-1],
     'best_accuracy': math.nan if is_loss else score.max(),
     'final_loss': score[-1] if is_loss else math.nan,
@@ -337,6 +339,9 @@ def _format_reached(experiment, table, accuracies):
     f'{experiment.title}, n={experiment.clients_per_round}: the round (from 0)'
     ' and the bits to reach an accuracy, at the first hit / for good'
   )
+  if table['rounds_per_eval'].max() > 1:
+    every = f'{table["rounds_per_eval"].max():g}'
+    title += f'; validated after every {every} rounds'
   return tables.format_markdown(title, header, rows)
 
 

@@ -81,8 +81,9 @@ def write_claim_1(write, *, bits_of_full=EIGHT_TIMES, uniform=LATE, **more):
 def test_eight_times_the_bits_hold(write):
   claim = judge(write_claim_1(write))[1]
   assert claim.verdict == HOLDS
-  full, uniform, *accuracies = claim.checks
+  full, uniform, *accuracies, of_full = claim.checks
   assert full.estimate == (8, 8, 8, 3) and uniform.estimate == full.estimate
+  assert of_full.estimate == (64, 64, 64, 3) and of_full.by_first_hit == 64
   values = [check.estimate.value for check in accuracies]
   assert values == pytest.approx([0.84, 0.1, 0.1])
 
@@ -102,6 +103,17 @@ def test_other_ratios_are_judged_by_their_interval(write, factor, verdict):
   bits = np.outer(np.broadcast_to(factor, 3), EIGHT_TIMES)
   folder = write_claim_1(write, bits_of_full=bits)
   assert checks_of(folder, 1, 'full / AOCS')[0].verdict == verdict
+
+
+@pytest.mark.parametrize(
+  'factors, where', [([0.5, 1, 1], 'within'), ([0.5, 0.5, 1], 'outside')]
+)
+def test_number_in_part_is_within_or_outside(write, factors, where):
+  folder = write_claim_1(write, bits_of_full=np.outer(factors, EIGHT_TIMES))
+  (check,) = checks_of(folder, 1, 'full / AOCS')
+  text = claims.format_markdown([judge(folder)[1]])
+  assert f'holds in part (the number is {where}) |' in text
+  assert check.is_within == (where == 'within')
 
 
 # A round that is within 2^6 x 10^8 bits has the accuracy, and the next has not.
@@ -124,6 +136,26 @@ def test_accuracies_with_few_bits_have_limits(
     of['accuracy at 2^6 × 10^8 bits, AOCS, m=3'].verdict,
     of['highest accuracy up to 2^6 × 10^8 bits, uniform, m=3'].verdict,
   ] == verdicts
+
+
+@pytest.mark.parametrize('factor, verdict', [(0.57, HOLDS), (0.56, FAILS)])
+def test_bits_of_full_participation_are_judged(write, factor, verdict):
+  # 2^8.5 × 10^8 are 0.566 of its 640 × 10^8 bits.
+  folder = write_claim_1(write, bits_of_full=factor * EIGHT_TIMES)
+  (check,) = checks_of(folder, 1, '85%, full participation')
+  assert check.verdict == verdict
+  assert check.estimate.value == pytest.approx(64 * factor)
+  assert f'| {64 * factor:.1f} [' in claims.format_markdown([judge(folder)[1]])
+
+
+def test_late_dips_are_noted(write):
+  dip = [*GOOD[:8], 0.84, 0.9]
+  folder = write_claim_1(write, uniform=[LATE, dip, dip])
+  (check,) = checks_of(folder, 1, 'uniform / AOCS')
+  assert check.note == 'uniform, m=3 from rounds 4, 9 of 10 on'
+  assert checks_of(folder, 1, 'full / AOCS')[0].note == ''
+  text = claims.format_markdown([*judge(folder).values()])
+  assert f'first hit 8 ({check.note}) | 3 |' in text
 
 
 def test_uniform_that_never_stays_needs_more(write):

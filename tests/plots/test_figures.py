@@ -285,19 +285,20 @@ def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
     figures.panels, 'save', lambda fig, path: drawn.append(fig)
   )
   draw(tmp_path, 'improvement')
-  lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
-  assert list(lines) == [
+  smallest, larger = drawn[0].axes
+  assert [axis.get_title() for axis in (smallest, larger)] == [
+    'Smallest m',
+    'Larger m',
+  ]
+  assert [line.get_label() for line in smallest.lines] == [
     'made-up numbers, m=3 of 32',
-    'made-up numbers, set 1, m=3 of 32',
-    'made-up numbers, set 1, m=6 of 32',
+    'made-up numbers, set 1, m=3, 6 of 32',
   ]
   # All nine rounds are in one mean; and it is one over two seeds.
-  np.testing.assert_allclose(
-    lines['made-up numbers, set 1, m=3 of 32'].get_ydata(), [0.55]
-  )
-  np.testing.assert_allclose(
-    lines['made-up numbers, set 1, m=6 of 32'].get_ydata(), [0.5]
-  )
+  np.testing.assert_allclose(smallest.lines[1].get_ydata(), [0.55])
+  (six,) = larger.lines
+  np.testing.assert_allclose(six.get_ydata(), [0.5])
+  assert six.get_color() == smallest.lines[1].get_color()
   # Which data is whose; two runs of one method make a band.
   assert drawn[0].get_supxlabel().replace('\n', ' ') == (
     'Data: made-up numbers, in place of CIFAR100; made-up numbers, set 1, in'
@@ -319,10 +320,31 @@ def test_rounds_without_an_improvement_factor_are_left_out(
     figures.panels, 'save', lambda fig, path: drawn.append(fig)
   )
   draw(tmp_path, 'improvement')
-  three, six = drawn[0].axes[0].lines
+  three, six = (axis.lines[0] for axis in drawn[0].axes)
   # Between rounds 1 and 8, the first and the last of the mean.
   np.testing.assert_allclose(three.get_xydata(), [[4.5, 0.5]])
   assert not len(six.get_xydata())
+
+
+def test_longer_runs_are_cut_off(tmp_path, monkeypatch):
+  for number, rounds in ((1, 20), (2, 20), (3, 200)):
+    of = {**made_up.FEMNIST, 'unbalanced_set': str(number)}
+    made_up.write_run(
+      tmp_path / str(number),
+      of=of,
+      alpha=np.full(rounds, 0.5),
+      bits=np.arange(1, rounds + 1) * 10**8,
+      accuracy=np.full(rounds, 0.5),
+    )
+  drawn = []
+  monkeypatch.setattr(
+    figures.panels, 'save', lambda fig, path: drawn.append(fig)
+  )
+  draw(tmp_path, 'improvement')
+  (axis,) = drawn[0].axes
+  # The last running mean of 20 rounds is in the middle of its ten.
+  assert axis.get_xlim()[1] == pytest.approx(1.03 * 14.5)
+  assert drawn[0].get_supxlabel().endswith('Longer runs are cut off.')
 
 
 def test_missing_and_unfinished_runs_are_named(tmp_path, drawn, capsys):

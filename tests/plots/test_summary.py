@@ -52,6 +52,7 @@ def test_numbers(tmp_path):
       'server_learning_rate': None,
       'seeds': 2,
       'rounds': 4,
+      'rounds_per_eval': 2,
       'final_accuracy_mean': 0.6,
       'final_accuracy_std': 0.02**0.5,  # 0.1 from the mean each, by 2 - 1.
       'best_accuracy_mean': 0.75,
@@ -110,7 +111,8 @@ def test_table(tmp_path):
     ' | 4.00 |',
     '',
     '**made-up numbers, set 1, n=32: the round (from 0) and the bits to reach'
-    ' an accuracy, at the first hit / for good**',
+    ' an accuracy, at the first hit / for good; validated after every 2'
+    ' rounds**',
     '',
     '| Method | Round of 50 % | Gbit to 50 % | Of full'
     ' | Round of 85 % | Gbit to 85 % | Of full |',
