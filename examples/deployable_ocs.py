@@ -38,7 +38,7 @@ def build_aggregator(max_weight: float):
   )
   sampling = tff_ocs.ClientSamplingFactory(
     tff_ocs.ThresholdSampling(EXPECTED_CLIENTS, first_cohort_size=COHORT_SIZE),
-    # A threshold of former rounds scales updates by more than one of this
+    # A threshold of earlier rounds scales updates by more than one of this
     # round would; the measurements say whether this clips anything.
     value_sum_factory=tff.aggregators.SecureSumFactory(10 * bounds.value),
     weight_sum_factory=tff.aggregators.SecureSumFactory(bounds.weight, 0.0),

@@ -2,8 +2,9 @@
 
   python -m experiments.compare -- --cache_dir=CACHE_DIR
 
-Each method but full participation is to send at most m updates a round on
-average; those with costs have the budget of the seconds of m mean uplinks. No
+Each method except full participation may send at most m updates a round on
+average. Methods with costs have a budget of uplink seconds instead: m times the
+mean upload time of a client. No
 single axis is fair to all: OCS saves uplink bits, but all n clients of a cohort
 train for it; a cohort sampler saves training as well; and with slow links, few
 bits do not mean little time. So methods are compared by what they need to reach
@@ -26,9 +27,10 @@ A method of --methods can also be PATH.py:FUNCTION, a cohort sampler of your own
 The runs and then the results are written below --output_dir: compare_tuning.csv
 with the accuracy of each step size, compare_curves.csv with all evaluations,
 compare_runs.csv with a row for each run, and compare.csv, compare.md,
-compare.png and compare.pdf with one for each method. They have the methods of
-this command. Finished runs are not repeated. `plots.clients` draws how well the
-methods serve single clients, schemes and cohort samplers apart.
+compare.png and compare.pdf with one for each method. They contain only the
+methods that this command names. Finished runs are not repeated. `plots.clients`
+draws how well the methods serve single clients, schemes and cohort samplers
+apart.
 """
 
 import pathlib

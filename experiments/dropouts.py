@@ -3,14 +3,15 @@
   python -m experiments.dropouts --output_dir=dropouts
 
 A client may be lost before it has reported anything, or between the report of
-its norm and weight and its update, which can happen with OCS and AOCS only. The
-program compares the samplings by their relative bias, the part of the wanted
-mean that the aggregate has in expectation, and its relative standard deviation,
-over dropouts and coins. experiments/theory/dropouts.py defines them. Clients
-are lost with the same probability each, or with one that grows with n_i, at the
-same mean over the clients.
+its norm and weight and its update, which can happen with OCS and AOCS only. For
+each sampling the program computes three numbers, relative to the length of the
+target mean G: the bias of the aggregate, the length of the expected aggregate
+along G, and the standard deviation over dropouts and coins.
+experiments/theory/dropouts.py defines them. All clients are lost with the same
+probability, or with probabilities that grow with n_i; both have the same mean
+over the clients.
 
-The cohort is made up, with weights that differ much. With --results_dir it is
+The cohort is synthetic, with weights that differ much. With --results_dir it is
 that of the last round of each run that was recorded with --record_norms. A run
 records n_i ||U_i||, and not n_i: unless the clients of the run had equal
 weights, all ||U_i|| are taken as equal. The directions of the updates are
@@ -71,7 +72,7 @@ def main(argv):
   if values.results_dir is not None and values['num_clients'].present:
     sys.exit(
       f'error: --num_clients={values.num_clients} cannot be combined with'
-      ' --results_dir: it is the size of the cohort that is made up.'
+      ' --results_dir: it is the size of the synthetic cohort.'
     )
   try:
     measure(
@@ -104,7 +105,7 @@ def measure(
   Args:
     results_dir: The folder of recorded runs; if not given, the cohort is made
       up.
-    num_clients: n of the cohort that is made up.
+    num_clients: n of the synthetic cohort.
     expected_clients: m; if not given, that of the run, or 3.
     rates: The mean dropout probabilities.
     num_draws: How many sets of arrived clients to draw for each.
@@ -118,7 +119,7 @@ def measure(
   if results_dir is None:
     cohorts = [
       Cohort(
-        f'A made-up cohort of {num_clients} clients',
+        f'A synthetic cohort of {num_clients} clients',
         dropouts.make_pool(
           *dropouts.make_unbalanced(num_clients, seed), seed=seed
         ),
@@ -243,14 +244,14 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define.integer(
     'num_clients',
     32,
-    'n of the cohort that is made up; without --results_dir.',
+    'The size n of the synthetic cohort; only without --results_dir.',
     lower_bound=2,
   )
   define.float(
     'expected_clients',
     None,
     'm, the expected number of participants. If not given, that of each run, or'
-    ' 3 for the cohort that is made up.',
+    ' 3 for the synthetic cohort.',
   )
   define.list('rates', list(_DEFAULT_RATES), 'The mean dropout probabilities.')
   define.integer(

@@ -268,8 +268,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define.path(
     'output_dir',
     None,
-    'Required. The folder to write cifar100.sqlite to, replacing a former one:'
-    ' the --cache_dir of experiments.cifar100.',
+    'Required. The folder to write cifar100.sqlite to, replacing an earlier'
+    ' one: the --cache_dir of experiments.cifar100.',
     required=True,
   )
 

@@ -251,9 +251,19 @@ def _define_flags():
     [str(number) for number in bounds.THEOREMS],
     'The theorems. Give the flag once for each theorem.',
   )
-  define.integer('num_clients', 32, 'n.', lower_bound=2)
-  define.float('expected_clients', 3, 'm.', lower_bound=0.01)
-  define.integer('dimension', 4, 'd.', lower_bound=2)
+  define.integer(
+    'num_clients',
+    32,
+    'The number n of clients, which are all in each cohort.',
+    lower_bound=2,
+  )
+  define.float(
+    'expected_clients',
+    3,
+    'The expected number m of clients that send.',
+    lower_bound=0.01,
+  )
+  define.integer('dimension', 4, 'The dimension d of x.', lower_bound=2)
   define.float(
     'heterogeneity',
     0.5,
@@ -262,16 +272,35 @@ def _define_flags():
     upper_bound=1,
   )
   define.float(
-    'strong_convexity', 0.2, 'mu; L is 1.', lower_bound=1e-3, upper_bound=1
+    'strong_convexity',
+    0.2,
+    'The strong convexity mu of f, whose smoothness L is 1.',
+    lower_bound=1e-3,
+    upper_bound=1,
   )
-  define.float('noise_slope', 0.5, 'M of Assumptions 7 and 8.', 0)
-  define.float('noise_variance', 0.1, 'sigma^2 there.', 0)
-  define.integer('local_steps', 4, 'R of FedAvg.', lower_bound=2)
+  define.float(
+    'noise_slope',
+    0.5,
+    'M of Assumptions 7 and 8: the part of the gradient noise that grows with'
+    ' the gradient.',
+    lower_bound=0,
+  )
+  define.float(
+    'noise_variance',
+    0.1,
+    'sigma^2 of Assumptions 7 and 8: the constant part of the gradient noise.',
+    lower_bound=0,
+  )
+  define.integer(
+    'local_steps', 4, 'The number R of local steps of FedAvg.', lower_bound=2
+  )
   define.float(
     'start', 1.0, 'The distance from x* at which all repeats begin.', 0
   )
-  define.integer('repeats', 1000, 'The repeats.', lower_bound=10)
-  define.integer('rounds', 20, 'K.', lower_bound=1)
+  define.integer(
+    'repeats', 1000, 'The number of independent repeats.', lower_bound=10
+  )
+  define.integer('rounds', 20, 'The number K of rounds.', lower_bound=1)
   define.integer('seed', 0, 'The seed.', lower_bound=0)
   define.path(
     'output_dir',

@@ -427,7 +427,7 @@ def run(values: flags.FlagValues) -> int:
   all_jobs = [job for of_name in plan.jobs.values() for job in of_name]
   # After the first seed, there is something to see of each experiment.
   all_jobs.sort(key=lambda job: int(job.values['seed']))
-  # Other flags than those of a former command are found before any work.
+  # Other flags than those of an earlier command are found before any work.
   for job in all_jobs:
     jobs.is_finished(job, output_dir)
   _estimate(plan, values, all_jobs)

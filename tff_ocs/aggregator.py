@@ -1,6 +1,6 @@
 """Any sampling scheme as a TFF aggregation factory.
 
-`ClientSamplingFactory` stands where `tff.aggregators.MeanFactory` stands in a
+`ClientSamplingFactory` replaces `tff.aggregators.MeanFactory` in a
 `tff.learning` pipeline.
 """
 

@@ -34,7 +34,8 @@ def set_cohort_weight(state: Any, cohort_weight: float) -> Any:
     cohort_weight: N_t, finite and above 0.
 
   Returns:
-    A copy of the state's containers, with the same tensors but this one.
+    A new state with this weight. All other values are the same objects;
+    `state` is not changed.
 
   Raises:
     TypeError: If `cohort_weight` is not a number.

@@ -420,6 +420,7 @@ class PowerOfChoiceCohorts(CohortSampler):
     return np.full(len(self.client_ids), np.nan)
 
   def candidates(self, round_num):
+    """The ids of the d candidates; `sample` takes losses in this order."""
     round_num = arguments.check_integer('round_num', round_num, 0)
     return self._ids(self.draw(round_num))
 
@@ -442,6 +443,7 @@ class PowerOfChoiceCohorts(CohortSampler):
     )
 
   def draw(self, round_num):
+    """Draws the d candidates, not the cohort; returns their sorted places."""
     # The first d arrivals of Poisson processes with the rates n_i.
     uniform = self.generator(round_num).random((2, len(self.client_ids)))[0]
     with np.errstate(divide='ignore'):

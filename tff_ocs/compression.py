@@ -1,7 +1,7 @@
 """Unbiased compressors of the literature, as TFF factories that sum.
 
-Each stands where `tff.aggregators.SumFactory` stands, above all as the
-`value_sum_factory` of `ClientSamplingFactory`: clients that send, send less.
+Each replaces `tff.aggregators.SumFactory`, above all as the `value_sum_factory`
+of `ClientSamplingFactory`: clients that send, send fewer bits.
 TFF has others: `tff.aggregators.EncodedSumFactory` (quantisation), also within
 `HadamardTransformFactory` and `DiscreteFourierTransformFactory`.
 
@@ -323,7 +323,7 @@ class NaturalCompressionFactory(_QuantisedSumFactory):
   entry between two powers of two becomes the larger or the smaller one, with
   the probabilities that make it unbiased. It is sent as its sign and the 8 bits
   of a float32's exponent. Of float32 values the probabilities are exact. Values
-  from 2^127 on are held at 2^127.
+  from 2^127 on are clipped to 2^127.
 
   The state is the seed of the rounding; there are no measurements.
   """

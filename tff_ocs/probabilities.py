@@ -270,7 +270,7 @@ def approximate_probabilities(
   """The probabilities of Algorithm 2 (AOCS), from sums of scalars only.
 
   Algorithm 2 as printed is not defined for all norms. This function differs
-  from it in three points: the factor C is held at >= 1, since rounding could
+  from it in three points: the factor C is at least 1, since rounding could
   otherwise lower a probability of 1; C = 1 if the probabilities P to rescale
   sum to 0; and for m >= n every client with u_i > 0 sends, after no iteration.
 
@@ -412,8 +412,10 @@ def update_threshold(
     norms: The round's norms u_i = n_i ||U_i|| / N_t >= 0, of shape [n].
     probabilities: The round's p_i in [0, 1], of shape [n].
     expected_clients: The long-run mean m > 0 of the number of participants.
-    eta: The step of the controller, above 0.
-    c: The limit of a rise of tau, above 1.
+    eta: The step of the controller, above 0: log tau changes by eta times the
+      relative excess x - 1 of participants.
+    c: Above 1. tau becomes at most c x times its value, so that the same cohort
+      would keep at least about m / c participants.
     client_costs: The costs c_i > 0, of shape [n]; if given,
       `expected_clients` is the budget B, in the units of the costs.
 

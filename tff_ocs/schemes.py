@@ -8,8 +8,9 @@ from the clients' weighted norms u_i = w_i ||U_i||. `create` returns it as a
      <state@SERVER, result={float32}@CLIENTS, measurements@SERVER>)
 
 A norm that is NaN, infinite or negative counts as 0. The size n of the cohort
-is summed in each round, so it may change from round to round. Every scheme
-measures
+may change from round to round with every scheme but
+`UniformSampling(m, cohort_size=n)`: AOCS, and uniform sampling without
+`cohort_size`, sum it in each round. Every scheme measures
 
 *   `num_iterations` (int32): the executed iterations of Algorithm 2; 0 for the
     other schemes;
@@ -66,7 +67,7 @@ class SchemeOutput(NamedTuple):
     state: The state, at `SERVER`.
     probabilities: The p_i, {float32}@CLIENTS. They must lie in [0, 1], and be
       above 0 where the norm is. `ClientSamplingFactory` ignores those of
-      clients that are not available, holds the others in [0, 1], and counts the
+      clients that are not available, clips the others to [0, 1], and counts the
       clients for which this changes something in `invalid_probabilities`.
     scalar_sum: The measurements of the scheme's sums, at `SERVER`.
     num_iterations: int32@SERVER.
@@ -134,6 +135,11 @@ class SamplingScheme(abc.ABC):
     ] = None,
   ) -> tff.templates.MeasuredProcess:
     """Creates the process with `next(state, norms)`.
+
+    The norms u_i are {float32}@CLIENTS, and so are the probabilities p_i that
+    it returns. The measurements at `SERVER` are those of the module's
+    docstring. All clients count as available, with cost 1; for others
+    `ClientSamplingFactory` calls `build`. Clients toss no coins here.
 
     Args:
       scalar_sum_factory: Sums the clients' scalars (structures of float64). If
@@ -226,10 +232,10 @@ class UniformSampling(SamplingScheme):
       expected_clients: The expected number m > 0 of clients that send in a
         round; not necessarily an integer. With m >= n all clients send.
       cohort_size: The size n of the cohort, where it is known beforehand. Then
-        nothing is summed, and the scheme needs one round trip. In a cohort of
-        another size, or of which not all clients are available, clients still
-        send with min(m / n, 1): other than m clients are expected to send. If
-        not given, the available clients are counted in each round.
+        nothing is summed, and the scheme needs one round trip. The probability
+        stays min(m / n, 1) if the cohort has another size, or if some clients
+        are not available; the expected number of senders is then not m. If not
+        given, the available clients are counted in each round.
 
     Raises:
       TypeError: If an argument is not a number of its kind.
@@ -289,8 +295,8 @@ class OptimalSampling(SamplingScheme):
   min(u_i / tau, 1). That the server sees the norms is the known cost of
   Algorithm 1: no secure sum can hide them. Clients with u_i = 0 do not send.
 
-  With costs, the server sees pairs of a norm and a cost. Where a cost is that
-  of one client only, it says whose norm this is.
+  With costs, the server sees pairs of a norm and a cost. A cost that only one
+  client has identifies that client's norm.
   """
 
   uses_costs = True
@@ -453,7 +459,7 @@ class ThresholdSampling(SamplingScheme):
 
   Eq. (7) of the paper reads p_i = min(u_i / tau, 1). OCS and AOCS compute tau
   from the norms of the round, so that all clients wait for an answer before
-  they send. This scheme takes tau from former rounds: a client decides as soon
+  they send. This scheme takes tau from earlier rounds: a client decides as soon
   as it has trained, and the server sees sums only, once. In round t
 
       u_i = n_i ||U_i|| / N_t,        p_i = min(u_i / tau, 1),
@@ -516,11 +522,11 @@ class ThresholdSampling(SamplingScheme):
       c: How far tau may rise after a round with too many participants, above 1:
         the same cohort would keep at least m / c. Lower it if a burst is
         followed by rounds without participants; raise it if bursts last.
-      first_cohort_size: The size n_0 of the first cohort, of which each client
-        with u_i > 0 then sends with probability min(m / n_0, 1). With costs,
-        a client counts as c_i clients, so that it is the sum of their costs.
-      initial_threshold: A first value of tau, above 0, for example that of a
-        former run. One that is wrong by a factor of 10 costs two rounds.
+      first_cohort_size: The size n_0 of the first cohort. In that round, each
+        client with u_i > 0 sends with probability min(m / n_0, 1). With costs,
+        give the sum of the first cohort's costs.
+      initial_threshold: A first value of tau, above 0, for example that of an
+        earlier run. One that is wrong by a factor of 10 costs two rounds.
 
     Raises:
       TypeError: If an argument is not a number of its kind.

@@ -205,10 +205,11 @@ def build_distributed_sgd_process(
   """Builds distributed SGD with client sampling, Eq. (2) of the paper.
 
   The update U_i of client i is one stochastic gradient of its local loss at the
-  server's weights x, its weight n_i by default its number of examples, and the
-  aggregate G of the updates gives the step x - eta G. Process, state, clients'
-  data and metrics are those of `build_federated_averaging_process`;
-  `training_loss` is the loss of the examples in the gradients.
+  server's weights x. Its weight n_i is by default its number of examples. The
+  server takes the step x - eta G, where G is the aggregate of the updates. The
+  process, its state, the clients' data and the metrics are those of
+  `build_federated_averaging_process`, except that `training_loss` is the loss
+  of the examples in the gradients.
 
   Args:
     model: The model. Its loss is taken as a mean over the batch.
@@ -263,6 +264,9 @@ def client_seed(
 
   Returns:
     An int64 array of shape [2].
+
+  Raises:
+    ValueError: If `experiment_seed` or `round_num` is negative.
   """
   # Each id's bytes are words of entropy, behind their number: no two clients'
   # sequences are equal.

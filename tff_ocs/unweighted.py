@@ -10,11 +10,10 @@ _WEIGHT_TYPE = tff.TensorType(np.float32)
 def as_unweighted_aggregator(
   factory: tff.aggregators.WeightedAggregationFactory,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-  """Makes an unweighted factory of a weighted one: all clients have weight 1.
+  """Converts a weighted factory to one in which all clients have weight 1.
 
-  The opposite of `tff.aggregators.as_weighted_aggregator`. With it
-  `ClientSamplingFactory` stands where `tff.aggregators.UnweightedMeanFactory`
-  stands:
+  The opposite of `tff.aggregators.as_weighted_aggregator`. With it,
+  `ClientSamplingFactory` replaces `tff.aggregators.UnweightedMeanFactory`:
 
   ```
   tff.learning.algorithms.build_unweighted_fed_avg(

@@ -117,7 +117,8 @@ def _read_timings(path, timed) -> dict[str, Timing]:
     }
   except FileNotFoundError:
     return {}
-  except (KeyError, TypeError, ValueError):  # Damaged, or of a former version.
+  # Damaged, or of an earlier version.
+  except (KeyError, TypeError, ValueError):
     return {}
 
 

@@ -47,7 +47,7 @@ class Checkpoints:
   def __init__(self, path: Union[str, os.PathLike]):
     """Opens the folder, which need not exist."""
     self._path = pathlib.Path(path)
-    # Checkpoints that were being written when a former run ended.
+    # Checkpoints that were being written when an earlier run ended.
     for partial in self._path.glob(f'{_PREFIX}*_temp*'):
       shutil.rmtree(partial)
     self._manager = tff.program.FileProgramStateManager(

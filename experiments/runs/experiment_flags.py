@@ -140,7 +140,8 @@ def _define_sampling(define):
     'expected_clients',
     3,
     'm, the expected number of participants: how many of the n clients of the'
-    ' cohort send their update, on average. If m is more than n, all send. With'
+    ' cohort send their update, on average. If m is at least n, all send; with'
+    ' --sampling=threshold, some small updates may still be left out. With'
     ' --sampling=full all send, and only the improvement factors in the metrics'
     ' depend on m.',
   )
@@ -426,7 +427,9 @@ def _define_folder(define):
     'Continue a run of the same name and flags that ended early.',
   )
   define.bool(
-    'overwrite', False, 'Replace the results of a former run of the same name.'
+    'overwrite',
+    False,
+    'Replace the results of an earlier run of the same name.',
   )
   define.validate(
     'run_name',
@@ -605,7 +608,7 @@ def settings(
     **described.own_settings,
     'client_learning_rate': learning_rate,
     'availability': availability.setting,
-    # Former versions had a flag for it.
+    # Earlier versions had a flag for it.
     'uniform_skips_silent_clients': False,
     'experiment': described.name,
   }

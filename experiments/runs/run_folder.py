@@ -58,7 +58,7 @@ _WRITTEN = (
   'client_accuracies.*csv*',
   'norms.*csv*',
 )
-# Files that were being written when a former run ended.
+# Files that were being written when an earlier run ended.
 _TEMPORARY = (
   'metrics.csv_temp*',
   'norms.csv_temp*',
@@ -67,7 +67,7 @@ _TEMPORARY = (
 # A run that ended before it could write its settings has left only these.
 _LEFT_WITHOUT_CONFIG = (
   'config.partial.json',
-  'config.json.partial',  # The name in former versions.
+  'config.json.partial',  # The name in earlier versions.
   files.LOCK,
 )
 
@@ -114,7 +114,7 @@ class RunFolder:
   def _read_config(
     self,
   ) -> Optional[tuple[settings_lib.Settings, dict[str, Any]]]:
-    """The settings and the environment of a former run, if there is one."""
+    """The settings and the environment of an earlier run, if there is one."""
     try:
       return settings_lib.read_config(self.path)
     except (OSError, files.RecordError):
@@ -126,13 +126,13 @@ class RunFolder:
     return (self.path / weights_lib.WEIGHTS).exists()
 
   def check_settings(self, settings: Mapping[str, Any]) -> None:
-    """Checks that a former run in the folder, if there is one, is the same.
+    """Checks that an earlier run in the folder, if there is one, is the same.
 
     Args:
       settings: The settings of this run by name, or those that are known yet.
 
     Raises:
-      FileExistsError: If the former run is to be continued, but had other
+      FileExistsError: If the earlier run is to be continued, but had other
         settings.
     """
     former = self._read_config()
@@ -154,7 +154,7 @@ class RunFolder:
     worker_address: Optional[str] = None,
     log_to: str = trackers.TENSORBOARD,
   ) -> None:
-    """Locks the folder and writes `config.json`, or continues a former run.
+    """Locks the folder and writes `config.json`, or continues an earlier run.
 
     Args:
       settings: The settings.
@@ -165,7 +165,7 @@ class RunFolder:
       FileExistsError: As `check_settings`; or if another process uses the
         folder, or has finished the run meanwhile.
       OSError: If the folder cannot be written to.
-      RecordError: If `metrics.csv` of the former run is damaged.
+      RecordError: If `metrics.csv` of the earlier run is damaged.
       TrackerError: If the tracker cannot be opened.
     """
     with files.explaining_write_errors(self.path):
@@ -266,7 +266,7 @@ class RunFolder:
     if is_missing:
       raise files.RecordError(
         f'{self.path} cannot be continued with --record_norms: the norms of'
-        ' former rounds were not recorded. Nothing is lost. Use'
+        ' earlier rounds were not recorded. Nothing is lost. Use'
         ' --norecord_norms, or --overwrite to start the run again.'
       )
     self.checkpoints.drop_from(writer.num_rounds, norms_lib.NORMS)

@@ -261,7 +261,7 @@ def sample(
     reported: Sets of clients, bool of shape [draws, n].
 
   Returns:
-    p_i of shape [draws, n]. In one round trip the threshold is what former
+    p_i of shape [draws, n]. In one round trip the threshold is what earlier
     rounds without dropouts have led to: that of OCS for these norms.
   """
   if method == ONE_TRIP:

@@ -1,8 +1,8 @@
 """The names of experiments and methods in legends and tables.
 
-A record names its experiment and its method. Records of former versions do not,
-and the experiment programs leave the names to this module: both are derived
-from the settings here.
+A record names its experiment and its method. Records of earlier versions do
+not, and the experiment programs leave the names to this module: both are
+derived from the settings here.
 """
 
 from collections.abc import Mapping

@@ -43,8 +43,9 @@ COLUMNS = {
   'round': Column('number', 'The round, counted from 0.'),
   'training_loss': Column(
     'nats',
-    'The mean loss over the steps of the training clients, each step at the'
-    ' weights that the client had reached. NaN or infinite after divergence.',
+    'The mean loss over the examples of the training clients, each step at the'
+    ' weights that the client had reached, whether the client sends or not.'
+    ' Clients whose loss is not finite are left out; NaN if that are all.',
   ),
   'available': Column(
     'clients',
@@ -314,9 +315,9 @@ class MetricsWriter:
   ):
     """Opens the file, to continue it if it exists.
 
-    If a former run ended in the middle of a line, that line is cut off. A file
-    that a spreadsheet has saved again is brought into the former form. Anything
-    else that a run does not write is an error, and nothing is changed.
+    If an earlier run ended in the middle of a line, that line is cut off. A
+    file that a spreadsheet has saved again is brought into its form before.
+    Anything else that a run does not write is an error, and nothing is changed.
 
     Args:
       path: The run's folder.

@@ -17,7 +17,7 @@ from tff_ocs.records import labels
 CONFIG = 'config.json'
 
 # Entries of config.json that do not influence how a run is trained. The
-# programs record only `environment`; former versions recorded more of them.
+# programs record only `environment`; earlier versions recorded more of them.
 NOT_SETTINGS = (
   'cache_dir',
   'environment',
@@ -43,7 +43,7 @@ class Settings:
   Any program can write a run that figures and tables show: it needs the
   settings without a default. A default says how runs were trained before the
   setting was recorded. A new flag of the programs therefore gets a field with
-  such a default, so that former runs are still recognised.
+  such a default, so that earlier runs are still recognised.
 
   Attributes:
     experiment: The name of the experiment, for example 'FEMNIST set 1'. Methods

@@ -2,7 +2,7 @@
 
 The arrays are called `trainable_0`, `trainable_1`, ..., `non_trainable_0`, ...,
 in the model's order; or, where a model's weights are a mapping, by their names
-in it: `trainable_kernel`. Former versions called them `arr_0`, ....
+in it: `trainable_kernel`. Earlier versions called them `arr_0`, ....
 """
 
 import io
@@ -75,7 +75,7 @@ def load_weights(
       arrays.
 
   Returns:
-    The `tff.learning.models.ModelWeights`, NumPy arrays. Files of former
+    The `tff.learning.models.ModelWeights`, NumPy arrays. Files of earlier
     versions do not say which weights are trainable: without `model` all of them
     are taken to be, as they are in the tasks of this package.
 

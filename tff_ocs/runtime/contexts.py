@@ -114,7 +114,7 @@ def use_secure_test_context(
     start_timeout: As for `use_local_context`.
 
   Returns:
-    A context manager, as `use_local_context` does.
+    A context manager, as of `use_local_context`.
 
   Raises:
     ValueError: As for `use_local_context`.
@@ -164,7 +164,7 @@ def use_distributed_context(
     start_timeout: How long to wait for each worker to answer, in seconds.
 
   Returns:
-    A context manager, as `use_local_context` does.
+    A context manager, as of `use_local_context`.
 
   Raises:
     TypeError: If `addresses` is a string.

@@ -25,7 +25,9 @@ DATABASE = 'cifar100.sqlite'
 def build_model(
   seed: int, *, scale_inputs: bool = False
 ) -> tff.learning.models.FunctionalModel:
-  """Builds the paper's CNN of 5,897,508 parameters.
+  """Builds the CNN of the authors' code, with 5,897,508 parameters.
+
+  The paper does not describe its model.
 
   Six 3 x 3 convolutions of 32, 64, 128, 128, 256 and 256 channels (SAME, ReLU),
   with 2 x 2 max pooling after every second one; dense layers of 1024 and 512

@@ -162,7 +162,7 @@ def from_frame(
     label_column: The column of the targets. Floating-point numbers are
       regression targets, unless `loss` is 'cross_entropy'. All else is a label:
       the classes are the different values, in their sorted order.
-    feature_columns: The columns of the inputs, numbers or truth values. If not
+    feature_columns: The columns of the inputs, numbers or booleans. If not
       given, all other columns.
     model: As for `from_arrays`; an input is a vector of the features.
     loss: As for `from_arrays`.

@@ -225,7 +225,9 @@ def build_evaluator(
 ) -> Callable[
   [tff.learning.models.ModelWeights, client_data.Examples], Evaluation
 ]:
-  """Builds a function that evaluates weights on any examples, as each client's.
+  """Builds a function that evaluates weights on the examples of each call.
+
+  These may be, for example, those of one client.
 
   Args:
     model: The model, see `Task`.

@@ -78,7 +78,7 @@ def test_m_above_n_is_reported(capsys):
     '--expected_clients=40',
   )
   campaign_flags.read_runs(values)
-  # With a threshold from former rounds, a small norm may be left out.
+  # With a threshold from earlier rounds, a small norm may be left out.
   assert capsys.readouterr().err == ''.join(
     f'femnist_1_{method}_m40: m=40 is more than n=32, so {who} clients of a'
     ' cohort will send.\n'

@@ -91,7 +91,7 @@ def test_norms_are_recorded_of_all_rounds_or_not_at_all(
   assert status == 1
   assert output.splitlines()[-1] == (
     f'error: {run.folder} cannot be continued with --record_norms: the norms of'
-    ' former rounds were not recorded. Nothing is lost. Use --norecord_norms,'
+    ' earlier rounds were not recorded. Nothing is lost. Use --norecord_norms,'
     ' or --overwrite to start the run again.'
   )
   assert not (run.folder / 'norms.csv').exists()
