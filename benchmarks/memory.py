@@ -27,9 +27,11 @@ from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist
 from tff_ocs.tasks import task as task_lib
 
-_ROUNDS = flags.DEFINE_integer('rounds', 500, 'The rounds.', 100)
+_ROUNDS = flags.DEFINE_integer('rounds', 500, 'The rounds.', 1)
+_ROUNDS_PER_SAMPLE = flags.DEFINE_integer(
+  'rounds_per_sample', 50, 'The rounds from one measurement to the next.', 1
+)
 
-_ROUNDS_PER_SAMPLE = 50
 _NUM_CLIENTS = 100
 _CLIENTS_PER_ROUND = 8
 
@@ -77,7 +79,8 @@ def main(argv):
   for round_num, (own, worker) in folder.samples.items():
     print(f'{round_num:5}{own:10.0f}{worker:10.0f}{own + worker:10.0f}')
   first, *_, last = (sum(sample) for sample in folder.samples.values())
-  print(f'growth after round {_ROUNDS_PER_SAMPLE}: {last / first - 1:+.1%}')
+  growth = last / first - 1
+  print(f'growth after round {_ROUNDS_PER_SAMPLE.value}: {growth:+.1%}')
 
 
 class _MeasuredFolder(run_folder.RunFolder):
@@ -89,7 +92,7 @@ class _MeasuredFolder(run_folder.RunFolder):
 
   def release(self, metrics, round_num):
     super().release(metrics, round_num)
-    if round_num > 0 and round_num % _ROUNDS_PER_SAMPLE == 0:
+    if round_num > 0 and round_num % _ROUNDS_PER_SAMPLE.value == 0:
       own, *others = processes.process_tree(os.getpid())
       self.samples[round_num] = (
         processes.megabytes(own),

@@ -28,6 +28,18 @@ EXPECTED_CLIENTS = 3  # m
 CLIP_NORM = 1.0
 
 
+def build_keras_model():
+  return tf.keras.Sequential(
+    [
+      # The digits are black on white.
+      tf.keras.layers.Rescaling(-1, offset=1, input_shape=[28, 28]),
+      tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(64, activation='relu'),
+      tf.keras.layers.Dense(10),
+    ]
+  )
+
+
 def build_aggregator(max_weight: float):
   """Returns threshold sampling of clipped updates, with secure sums."""
   bounds = secure_sums.propose_bounds(
@@ -57,8 +69,14 @@ def main():
   logging.getLogger('tensorflow').setLevel(logging.CRITICAL)
   digits = femnist.load_bundled(seed=0)
   num_examples = digits.train.num_examples
+  tf.keras.utils.set_random_seed(0)
+  model = tff.learning.models.functional_model_from_keras(
+    build_keras_model(),
+    loss_fn=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=digits.model.input_spec,
+  )
   process = tff.learning.algorithms.build_weighted_fed_avg(
-    digits.model,
+    model,
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(2**-3),
     server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
     model_aggregator=build_aggregator(max(num_examples.values())),
@@ -72,7 +90,7 @@ def main():
   draw_cohort = tff.simulation.build_uniform_sampling_fn(
     digits.train.client_ids, replace=False, random_seed=0
   )
-  evaluate = task.build_evaluation(digits.model, digits.test)
+  evaluate = task.build_evaluation(model, digits.test)
   print('round  sent  uplink [Mbit]  clipped scalars, values  accuracy')
   sent = 0
   with execution.use_secure_test_context():

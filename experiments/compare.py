@@ -138,6 +138,7 @@ def build_job(
     name = method
     flags_of_method = [flag.format(n=n, m=m) for flag in METHODS[method]]
   else:  # A sampler of the user's own.
+    user_code.locate('methods', method)  # An error names this flag.
     name = user_code.short_name(method)
     flags_of_method = [
       '--sampling=full',

@@ -1,6 +1,7 @@
 """Runs every test in one TFF worker that the package itself manages."""
 
 import functools
+import gc
 import signal
 import sys
 
@@ -41,6 +42,12 @@ tff.test.set_no_default_context()
 # A script's background processes ignore Ctrl-C, and so would what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+  # All modules are imported now, and the collector need not visit them.
+  gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture(scope='session', autouse=True)

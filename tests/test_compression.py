@@ -410,7 +410,7 @@ each_composed = pytest.mark.parametrize('name', COMPOSED)
 def test_sampling_and_compression(name):
   make, bits = COMPOSED[name]
   process = tff_ocs.ClientSamplingFactory(
-    tff_ocs.ApproximateOptimalSampling(2), value_sum_factory=make()
+    tff_ocs.ApproximateOptimalSampling(2, 1), value_sum_factory=make()
   ).create(VALUE_TYPE, WEIGHT_TYPE)
   rng = np.random.default_rng(0)
   values = [np.float32(u) for u in rng.normal(size=[6, 32])]
@@ -499,7 +499,7 @@ def test_variance_of_sampling_and_random_k_together():
 def test_random_k_goes_with_secure_sums_and_rounding_does_not():
   def create(value_sum_factory):
     return tff_ocs.ClientSamplingFactory(
-      tff_ocs.ApproximateOptimalSampling(2),
+      tff_ocs.ApproximateOptimalSampling(2, 1),
       value_sum_factory=value_sum_factory,
       weight_sum_factory=tff.aggregators.SecureSumFactory(1e3, 0.0),
       scalar_sum_factory=tff.aggregators.SecureSumFactory(1e3, 0.0),

@@ -1,4 +1,5 @@
 import collections
+import functools
 import math
 
 import numpy as np
@@ -79,8 +80,12 @@ def _probabilities_with_clipped_norms(bound):
 # The effect on the probabilities.
 
 
-def _probabilities(norms, scalar_sum_factory):
-  process = AOCS.create(scalar_sum_factory)
+@functools.cache
+def _scheme_with_bound(bound):
+  return AOCS.create(secure_sums.SecureScalarSumFactory(bound))
+
+
+def _probabilities(norms, process):
   output = process.next(process.initialize(), list(np.float32(norms)))
   return np.array(output.result), output.measurements
 
@@ -88,7 +93,9 @@ def _probabilities(norms, scalar_sum_factory):
 @pytest.mark.parametrize('share', [1.0, 0.6, 0.3, 0.03])
 def test_clipped_norms_make_probabilities_too_large(share):
   bound = share * max(NORMS)
-  p, measured = _probabilities(NORMS, secure_sums.SecureScalarSumFactory(bound))
+  # The norms are scaled instead of the bound, which would be compiled again.
+  process = _scheme_with_bound(max(NORMS))
+  p, measured = _probabilities(np.array(NORMS) / share, process)
   expected = _probabilities_with_clipped_norms(bound)
   np.testing.assert_allclose(p, expected, rtol=1e-6)
   assert measured['expected_participants'] == pytest.approx(expected.sum())
@@ -105,7 +112,8 @@ def test_clipped_norms_make_probabilities_too_large(share):
 
 def test_rounded_norms_move_the_sum_of_probabilities_within_the_bound():
   bound = 1e8
-  p, _ = _probabilities(NORMS, secure_sums.SecureScalarSumFactory(bound))
+  process = _scheme_with_bound(max(NORMS))
+  p, _ = _probabilities(np.array(NORMS) * max(NORMS) / bound, process)
   # Of the sum of norms at most n / 2 steps; recalibrations only mend it.
   error = len(NORMS) / 2 * bound / STEPS / sum(NORMS)
   assert error > 0.001
@@ -115,10 +123,11 @@ def test_rounded_norms_move_the_sum_of_probabilities_within_the_bound():
 def test_norms_have_bounds_of_their_own():
   norms, bound = 1e9 * np.array(NORMS), 1e10
   exact, _ = probabilities.approximate_probabilities(norms, M, ITERATIONS)
-  p, _ = _probabilities(norms, secure_sums.SecureScalarSumFactory(bound))
+  p, _ = _probabilities(norms, _scheme_with_bound(bound))
   np.testing.assert_allclose(p, exact, rtol=1e-6)
   # With the same bounds for all, a one is less than half a step.
-  p, _ = _probabilities(norms, tff.aggregators.SecureSumFactory(bound, 0.0))
+  same = AOCS.create(tff.aggregators.SecureSumFactory(bound, 0.0))
+  p, _ = _probabilities(norms, same)
   assert not np.allclose(p, exact, rtol=0.01)
 
 
@@ -263,7 +272,7 @@ def test_plain_sums_count_nothing_as_clipped():
 
 def test_training_leaves_no_other_aggregation():
   sampling = tff_ocs.ClientSamplingFactory(
-    tff_ocs.ApproximateOptimalSampling(2),
+    tff_ocs.ApproximateOptimalSampling(2, max_iterations=1),
     value_sum_factory=tff.aggregators.SecureSumFactory(1e2),
     weight_sum_factory=tff.aggregators.SecureSumFactory(1e2, 0.0),
     scalar_sum_factory=secure_sums.SecureScalarSumFactory(1e2),

@@ -327,11 +327,12 @@ class RunFolder:
     """
     handler = self._log
     logger, console = logging.get_absl_logger(), logging.get_absl_handler()
-    levels = logger.level, console.level
+    verbosity, console_level = logging.get_verbosity(), console.level
     # TensorFlow logs each checkpoint.
     python_logging.getLogger('tensorflow').setLevel(python_logging.WARNING)
     logger.addHandler(handler)
-    logger.setLevel(python_logging.INFO)
+    # Not the logger's level, which TensorFlow sets back to the verbosity.
+    logging.set_verbosity(logging.INFO)
     console.setLevel(python_logging.WARNING)
     try:
       yield
@@ -342,8 +343,8 @@ class RunFolder:
       # It may have something to log.
       self._close_tracker(is_finished=False)
       logger.removeHandler(handler)
-      logger.setLevel(levels[0])
-      console.setLevel(levels[1])
+      logging.set_verbosity(verbosity)
+      console.setLevel(console_level)
       file = handler.target
       handler.close()
       if file is not None:

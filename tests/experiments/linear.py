@@ -22,6 +22,7 @@ from experiments import femnist
 from experiments.campaigns import jobs
 from experiments.runs import experiment  # noqa: F401, for the forked processes.
 from experiments.runs import program
+from experiments.runs import training
 from tff_ocs.records import runs
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist as femnist_task
@@ -34,6 +35,8 @@ SMALL = (
   '--data_source=synthetic',
   '--clients_per_round=4',
   '--expected_clients=1.5',
+  # Each one is compiled.
+  '--max_iterations=1',
   '--total_rounds=4',
   '--rounds_per_eval=2',
 )
@@ -41,6 +44,7 @@ DISTURBED = (
   '--data_source=synthetic',
   '--clients_per_round=3',
   '--expected_clients=1',
+  '--max_iterations=1',
   '--total_rounds=24',
   '--rounds_per_eval=6',
   '--rounds_per_checkpoint=5',
@@ -109,7 +113,9 @@ def parse(program_module, *arguments):
 def run(*arguments):
   """Runs the program in this process with the given command line."""
   with mock.patch.object(femnist_task, 'load_synthetic', load_task):
-    femnist.run(parse(femnist, *arguments))
+    # A process of tests has many objects, and is done with a run afterwards.
+    with mock.patch.object(training, 'gc'):
+      femnist.run(parse(femnist, *arguments))
 
 
 def run_and_read(output_dir, *arguments):

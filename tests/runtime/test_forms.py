@@ -81,6 +81,11 @@ def plain(kind, scheme):
 
 
 @functools.cache
+def fused(kind, scheme):
+  return forms.fuse(plain(kind, scheme))
+
+
+@functools.cache
 def client(kind, round_num, index):
   rng = np.random.default_rng([round_num, index])
   x = rng.normal(size=[1 + index, 3]).astype('f')
@@ -128,9 +133,9 @@ def check_equal(found, expected):
 
 
 def check_fused_is_the_same(process, kind):
-  fused = forms.fuse(process)
+  found = forms.fuse(process)
   check_equal(
-    train(fused.next, fused.initialize, kind),
+    train(found.next, found.initialize, kind),
     train(process.next, process.initialize, kind),
   )
 
@@ -155,12 +160,11 @@ each_case = pytest.mark.parametrize('kind, scheme', CASES)
 
 @each_case
 def test_fused_process_is_the_same_bit_for_bit(kind, scheme):
-  process = plain(kind, scheme)
-  fused = forms.fuse(process)
-  assert isinstance(fused, type(process))
-  assert fused.next.type_signature.is_identical_to(process.next.type_signature)
+  process, found = plain(kind, scheme), fused(kind, scheme)
+  assert isinstance(found, type(process))
+  assert found.next.type_signature.is_identical_to(process.next.type_signature)
   check_equal(
-    train(fused.next, fused.initialize, kind), expected_outputs(kind, scheme)
+    train(found.next, found.initialize, kind), expected_outputs(kind, scheme)
   )
 
 
@@ -170,29 +174,23 @@ def test_fused_process_gives_the_containers_of_the_plain_one():
     ('own_fed_avg', tuple),
   ):
     process = plain(kind, 'threshold')
-    fused = forms.fuse(process)
     state = process.initialize()
-    output = fused.next(state, [client(kind, 0, 0)])
+    output = fused(kind, 'threshold').next(state, [client(kind, 0, 0)])
     assert type(output) is container
     assert type(output[0]) is type(state)
-  weights = forms.fuse(plain('fed_avg', 'full')).get_model_weights(
+  weights = fused('fed_avg', 'full').get_model_weights(
     plain('fed_avg', 'full').initialize()
   )
   assert isinstance(weights, tff.learning.models.ModelWeights)
 
 
 def test_fused_process_keeps_hyperparameters():
-  process = ALGORITHMS.build_weighted_fed_avg(
-    MODEL,
-    SGD,
-    model_aggregator=tff_ocs.ClientSamplingFactory(ONE_TRIP['full']),
-  )
-  fused = forms.fuse(process)
-  state = fused.initialize()
-  hparams = fused.get_hparams(state)
+  process, found = plain('fed_avg', 'full'), fused('fed_avg', 'full')
+  state = found.initialize()
+  hparams = found.get_hparams(state)
   assert hparams == process.get_hparams(state)
   check_equal(
-    [leaves(fused.set_hparams(state, hparams))],
+    [leaves(found.set_hparams(state, hparams))],
     [leaves(process.set_hparams(state, hparams))],
   )
 
@@ -300,6 +298,7 @@ def _clipped(factory):
   )
 
 
+@functools.cache
 def _secure(scheme):
   bounds = secure_sums.propose_bounds(
     max_update_norm=100.0,
@@ -309,7 +308,7 @@ def _secure(scheme):
   )
   return build(
     'fed_avg',
-    scheme,
+    ONE_TRIP[scheme],
     value_sum_factory=tff.aggregators.SecureSumFactory(bounds.value),
     weight_sum_factory=tff.aggregators.SecureSumFactory(bounds.weight, 0.0),
     scalar_sum_factory=secure_sums.SecureScalarSumFactory(bounds.norm),
@@ -318,9 +317,9 @@ def _secure(scheme):
 
 def test_zeroing_and_clipping_around_it_have_all_forms():
   process = build('fed_avg', ONE_TRIP['threshold'], _clipped)
-  fused = forms.fuse(process)
+  found = forms.fuse(process)
   check_equal(
-    *(train(p.next, p.initialize, 'fed_avg') for p in (process, fused))
+    *(train(p.next, p.initialize, 'fed_avg') for p in (process, found))
   )
   forms.mergeable_form(process)
   forms.distribute_aggregate_form(
@@ -339,9 +338,9 @@ def test_compression_has_all_forms_but_one():
     ONE_TRIP['threshold'],
     value_sum_factory=compression.NaturalCompressionFactory(seed=3),
   )
-  fused = forms.fuse(process)
+  found = forms.fuse(process)
   check_equal(
-    *(train(p.next, p.initialize, 'fed_avg') for p in (process, fused))
+    *(train(p.next, p.initialize, 'fed_avg') for p in (process, found))
   )
   forms.mergeable_form(process)
   with pytest.raises(forms.FormError):
@@ -349,7 +348,7 @@ def test_compression_has_all_forms_but_one():
 
 
 def test_secure_sums_have_all_forms_but_one():
-  process = _secure(ONE_TRIP['threshold'])
+  process = _secure('threshold')
   form = forms.map_reduce_form(process)
   assert form.securely_aggregates_tensors
   forms.distribute_aggregate_form(process)
@@ -358,9 +357,9 @@ def test_secure_sums_have_all_forms_but_one():
 
 
 def test_secure_sums_can_be_fused_in_a_simulation():
-  process = _secure(ONE_TRIP['threshold'])
-  fused = forms.fuse(process)
-  found = train(fused.next, fused.initialize, 'fed_avg')
+  process = _secure('threshold')
+  of_fused = forms.fuse(process)
+  found = train(of_fused.next, of_fused.initialize, 'fed_avg')
   with execution.use_secure_test_context():
     expected = train(process.next, process.initialize, 'fed_avg')
   check_equal(found, expected)

