@@ -80,10 +80,17 @@ def _parse(option, module, *arguments):
 
 
 def main():
-  # This takes long, so all commands share it.
-  import tff_ocs.execution  # noqa: F401
+  commands = json.load(sys.stdin)
+  # These take long, so all commands share them.
+  import matplotlib.figure  # noqa: F401
+  import pandas  # noqa: F401
+  import scipy.stats  # noqa: F401
 
-  print(json.dumps([_find_error(command) for command in json.load(sys.stdin)]))
+  # The other programs parse their flags before they import TensorFlow.
+  if any(part.startswith('benchmarks.') for c in commands for part in c):
+    import tff_ocs.execution  # noqa: F401
+
+  print(json.dumps([_find_error(command) for command in commands]))
 
 
 if __name__ == '__main__':

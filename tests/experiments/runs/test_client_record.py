@@ -1,6 +1,7 @@
 """Tests of --evaluate_clients and --simulate_devices, on a small task."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -125,11 +126,6 @@ def test_costs_are_those_of_the_uplinks(recorded, tmp_path):
     )
 
 
-def test_killed_run_keeps_its_counts(tmp_path):
-  table = clients.read_clients(linear.run_killed(tmp_path / 'runs', *FLAGS))
-  assert table['simulated_draws'].sum() == 24 * 3
-
-
 def test_data_without_clients_to_validate_on(tmp_path, monkeypatch):
   load = linear.load_task
   monkeypatch.setattr(
@@ -215,15 +211,21 @@ def test_accuracies_by_rounds(recorded, tmp_path):
   assert linear.read_results(result.path) == linear.read_results(at_end.path)
 
 
-BY_ROUNDS = ('--evaluate_clients', '--rounds_per_client_eval=3')
+BY_ROUNDS = (*FLAGS, '--rounds_per_client_eval=3')
 
 
-def test_killed_run_has_each_evaluation_once(tmp_path):
+@pytest.fixture(scope='module')
+def at_once(tmp_path_factory):
+  """The folder of a run that nothing disturbs."""
+  folder = tmp_path_factory.mktemp('at_once')
+  linear.run(*linear.DISTURBED, f'--output_dir={folder}', *BY_ROUNDS)
+  return folder / 'run'
+
+
+def test_killed_run_has_each_evaluation_once(tmp_path, at_once):
   folder = tmp_path / 'runs' / 'run'
-  at_once = tmp_path / 'at_once'
-  linear.run(*linear.DISTURBED, f'--output_dir={at_once}', *BY_ROUNDS)
   due = [0, 3, 6, 9, 12, 15, 18, 21, 23]
-  written = clients.read_accuracies(at_once / 'run')
+  written = clients.read_accuracies(at_once)
   assert written['round'].tolist() == due
   # After an evaluation that no checkpoint follows; and between two of them.
   for num_rounds in (4, 13):
@@ -233,12 +235,14 @@ def test_killed_run_has_each_evaluation_once(tmp_path):
   status, output = linear.finish(tmp_path / 'runs', *BY_ROUNDS)
   assert status == 0, output
   for name in (metrics_lib.CLIENT_ACCURACIES, clients.CLIENTS):
-    assert (folder / name).read_bytes() == (at_once / 'run' / name).read_bytes()
-  assert linear.read_results(folder) == linear.read_results(at_once / 'run')
+    assert (folder / name).read_bytes() == (at_once / name).read_bytes()
+  assert linear.read_results(folder) == linear.read_results(at_once)
+  # Each round counts once.
+  assert clients.read_clients(folder)['simulated_draws'].sum() == 24 * 3
   assert not list(folder.glob('client_accuracies.csv_temp*'))
 
 
-def test_lost_evaluations_are_computed_again(tmp_path):
+def test_lost_evaluations_are_computed_again(tmp_path, at_once):
   run = linear.Run(tmp_path / 'runs', *BY_ROUNDS)
   run.kill_when(lambda: len(linear.saved_checkpoints(run.folder)) >= 2)
   path = run.folder / metrics_lib.CLIENT_ACCURACIES
@@ -259,15 +263,13 @@ def test_lost_evaluations_are_computed_again(tmp_path):
   status, output = linear.finish(tmp_path / 'runs', *BY_ROUNDS)
   assert status == 0, output
   assert 'since client_accuracies.csv ends before round 9.' in output
-  at_once = tmp_path / 'at_once'
-  linear.run(*linear.DISTURBED, f'--output_dir={at_once}', *BY_ROUNDS)
-  assert read_rows(run.folder) == read_rows(at_once / 'run')
+  assert read_rows(run.folder) == read_rows(at_once)
 
 
-def test_other_rounds_are_another_run(tmp_path):
-  run = linear.Run(tmp_path / 'runs', *BY_ROUNDS)
-  run.kill_when(lambda: linear.num_rounds(run.folder) >= 2)
-  status, output = linear.finish(tmp_path / 'runs', '--evaluate_clients')
+def test_other_rounds_are_another_run(tmp_path, at_once):
+  shutil.copytree(at_once, tmp_path / 'runs' / 'run')
+  (tmp_path / 'runs' / 'run' / 'weights.npz').unlink()
+  status, output = linear.finish(tmp_path / 'runs', *FLAGS)
   assert status == 1
   assert 'a run with --rounds_per_client_eval=3, not None' in output
 
