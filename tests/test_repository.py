@@ -3,13 +3,16 @@
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 
 import pytest
 import yaml
+from absl import flags
 
+from experiments import reproduce
 from tff_ocs import _version
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -92,6 +95,19 @@ def test_workflow_runs_ci_on_each_python():
     f'${{{{ steps.{setup["id"]}.outputs.python-path }}}}'
   )
   assert 'PYTHON_BIN' in (ROOT / 'tools' / 'make_venv.sh').read_text()
+
+
+def test_weekly_workflow_runs_the_smoke_test_of_the_reproduction():
+  workflow = read_yaml('.github/workflows/smoke.yml')
+  assert set(workflow[True]) == {'schedule', 'workflow_dispatch'}
+  (job,) = workflow['jobs'].values()
+  # Its exit status is that of the program.
+  command, arguments = job['steps'][2]['run'].split(' REPRODUCE_ARGS=')
+  assert command == 'make reproduce'
+  values = flags.FlagValues()
+  reproduce.define_flags(values)
+  values(['reproduce', *shlex.split(arguments.strip("'"))])
+  assert values.scale == 'smoke'
 
 
 def test_ci_calls_the_targets_that_the_makefile_has():
