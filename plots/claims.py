@@ -44,6 +44,11 @@ from tff_ocs.records import runs
 from tff_ocs.records import settings
 
 _TUNING = 'tuning.csv'
+_ABOUT_LATE = (
+  'Where a method is named in parentheses, some of its seeds stay at the accuracy'
+  ' only in the last tenth of their rounds; the number then depends on the length'
+  ' of the runs.'
+)
 
 
 def main(argv):
@@ -170,6 +175,9 @@ def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
   """The short table, and a table of the numbers of each claim."""
   header = ['Data', 'Quantity', 'Paper', 'Ours [interval]', 'Seeds']
   header += ['Tolerance', 'Verdict']
+  notes = [measures.ABOUT_INTERVALS]
+  if any(check.note for claim in judged for check in claim.checks):
+    notes.append(_ABOUT_LATE)
   return '\n'.join(
     [format_verdicts(judged)]
     + [
@@ -181,7 +189,7 @@ def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
       )
       for claim in judged
     ]
-    + [f'{measures.ABOUT_INTERVALS}\n']
+    + [f'{note}\n' for note in notes]
   )
 
 

@@ -50,8 +50,8 @@ def test_program_prints_and_writes_what_it_measures(tmp_path, capsys):
   assert lines[1].startswith('| AOCS | before the update | 0.200 | 0.800 | ')
   titles = [line for line in text.splitlines() if line.startswith('**')]
   assert titles == [
-    f'**A made-up cohort of 8 clients; m=3; mean dropout probabilities, {kind}.'
-    '**'
+    '**A synthetic cohort of 8 clients; m=3; mean dropout probabilities,'
+    f' {kind}.**'
     for kind in ('equal', 'growing with n_i')
   ]
   # The same flags give the same bits.

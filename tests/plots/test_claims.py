@@ -156,6 +156,9 @@ def test_late_dips_are_noted(write):
   assert checks_of(folder, 1, 'full / AOCS')[0].note == ''
   text = claims.format_markdown([*judge(folder).values()])
   assert f'first hit 8 ({check.note}) | 3 |' in text
+  about = 'Where a method is named in parentheses'
+  assert about in text
+  assert about not in claims.format_markdown([judge(folder)[2]])
 
 
 def test_uniform_that_never_stays_needs_more(write):
