@@ -45,9 +45,9 @@ from tff_ocs.records import settings
 
 _TUNING = 'tuning.csv'
 _ABOUT_LATE = (
-  'Where a method is named in parentheses, some of its seeds stay at the accuracy'
-  ' only in the last tenth of their rounds; the number then depends on the length'
-  ' of the runs.'
+  'Where a method is named in parentheses, some of its seeds stay at the'
+  ' accuracy only in the last tenth of their rounds; the number then depends on'
+  ' the length of the runs.'
 )
 
 
