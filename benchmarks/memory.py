@@ -11,6 +11,7 @@ rounds. Memory that grows after that would grow without end in a run of days.
 """
 
 import os
+import sys
 import tempfile
 
 import numpy as np
@@ -38,6 +39,11 @@ _CLIENTS_PER_ROUND = 8
 
 def main(argv):
   del argv
+  if _ROUNDS.value < 2 * _ROUNDS_PER_SAMPLE.value:
+    sys.exit(
+      f'--rounds={_ROUNDS.value} must be at least twice'
+      f' --rounds_per_sample={_ROUNDS_PER_SAMPLE.value}.'
+    )
   task = _build_task()
   process = tff_ocs.build_federated_averaging_process(
     task.model,

@@ -30,8 +30,8 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define.path(
     'output_dir',
     'demo_output',
-    "The folder of the figure and of each method's run. The results of a former"
-    ' demonstration there are replaced.',
+    "The folder of the figure and of each method's run. The results of an"
+    ' earlier demonstration there are replaced.',
   )
   define.integer(
     'total_rounds', 41, 'The number of rounds of each method.', lower_bound=1

@@ -103,8 +103,8 @@ def measure(
   """Prints and writes the tables.
 
   Args:
-    results_dir: The folder of recorded runs; if not given, the cohort is made
-      up.
+    results_dir: The folder of recorded runs; if not given, the cohort is
+      synthetic.
     num_clients: n of the synthetic cohort.
     expected_clients: m; if not given, that of the run, or 3.
     rates: The mean dropout probabilities.
@@ -238,7 +238,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     'results_dir',
     None,
     'The folder below which the folders of runs with recorded norms are. If not'
-    ' given, the cohort is made up.',
+    ' given, the cohort is synthetic.',
   )
   define.path('output_dir', 'dropouts', 'The folder of the results.')
   define.integer(

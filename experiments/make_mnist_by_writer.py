@@ -230,7 +230,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   define.path(
     'output_dir',
     None,
-    'Required. The folder to write emnist_all.sqlite to, replacing a former'
+    'Required. The folder to write emnist_all.sqlite to, replacing an earlier'
     ' one: the --cache_dir of experiments.femnist.',
     required=True,
   )

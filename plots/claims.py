@@ -134,7 +134,7 @@ def read_tuning(
     data: As for `write_claims`.
 
   Returns:
-    The tables by their paths. A line is printed for each table of a earlier
+    The tables by their paths. A line is printed for each table of an earlier
     version, which does not say what was tuned, and it is left out.
   """
   tuned = {}

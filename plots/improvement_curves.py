@@ -69,7 +69,8 @@ def plot_improvement(
       of_one = sorted(of_one, key=lambda group: group.method.expected_clients)
       for rank, group in enumerate(of_one):
         average = curves.average([_curve(run) for run in group.runs])
-        panel = min(rank, 1)
+        smallest = of_one[0].method.expected_clients
+        panel = int(group.method.expected_clients > smallest)
         drawn.append(
           {
             'panel': titles[panel],
@@ -148,7 +149,7 @@ def _describe_data(experiment):
 def _label(of_experiment):
   experiment = of_experiment[0].experiment
   ms = ', '.join(
-    f'{group.method.expected_clients:g}' for group in of_experiment
+    dict.fromkeys(f'{g.method.expected_clients:g}' for g in of_experiment)
   )
   return f'{experiment.title}, m={ms} of {experiment.clients_per_round}'
 

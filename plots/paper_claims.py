@@ -350,7 +350,8 @@ def _describe_late(pairs) -> str:
     if any(_LATE * of_all <= lasting < math.inf for lasting in rounds):
       label = of_method[0].settings.method
       spans = sorted({f'{lasting:g}' for lasting in rounds}, key=float)
-      described.append(f'{label} from rounds {", ".join(spans)} of {of_all} on')
+      spans = ', '.join(spans).replace('inf', 'never')
+      described.append(f'{label} from rounds {spans} of {of_all} on')
   return '; '.join(described)
 
 

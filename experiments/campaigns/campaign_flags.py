@@ -174,10 +174,9 @@ def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:
     n = run.values['clients_per_round']
     m = run.values.get('expected_clients', '0')
     if float(m) > float(n):
-      who = 'many' if run.values.get('sampling') == 'threshold' else 'all'
+      who = experiment_flags.senders_of_all(run.values.get('sampling', ''))
       print(
-        f'{run.name}: m={m} is more than n={n}, so {who} clients of a cohort'
-        ' will send.',
+        f'{run.name}: m={m} is more than n={n}, so {who} will send.',
         file=sys.stderr,
       )
   return runs

@@ -4,6 +4,7 @@ All clients of a cohort train, whether they send or not, so one method is timed
 for all.
 """
 
+import contextlib
 import datetime
 import json
 import math
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import pandas as pd
@@ -77,10 +79,14 @@ def measure(
     OSError: If the folder cannot be read or written to.
   """
   path = output_dir / _FILE
-  timings = _read_timings(path, timed)
+  stored = _read_stored(path)
+  timings = _timings_of(stored, timed)
   waiting = {name: job for name, job in timed.items() if name not in timings}
   if not waiting:
     return timings
+  for job in waiting.values():
+    # A run that is there already would take no time.
+    shutil.rmtree(output_dir / job.name, ignore_errors=True)
   start = time.monotonic()
   run_jobs(list(waiting.values()))
   seconds = time.monotonic() - start
@@ -96,8 +102,11 @@ def measure(
     partial.write_text(
       json.dumps(
         {
-          name: {'flags': timed[name].flags, 'timing': timing._asdict()}
-          for name, timing in timings.items()
+          **stored,
+          **{
+            name: {'flags': timed[name].flags, 'timing': timing._asdict()}
+            for name, timing in timings.items()
+          },
         },
         indent=2,
       ),
@@ -106,20 +115,24 @@ def measure(
   return timings
 
 
-def _read_timings(path, timed) -> dict[str, Timing]:
-  """The stored timings of jobs with the same flags."""
+def _read_stored(path) -> dict[str, Any]:
+  """What the file of the timings holds; nothing if it is damaged."""
   try:
     stored = json.loads(path.read_text(encoding='utf-8'))
-    return {
-      name: Timing(**stored[name]['timing'])
-      for name, job in timed.items()
-      if name in stored and stored[name]['flags'] == [*job.flags]
-    }
-  except FileNotFoundError:
+  except (FileNotFoundError, ValueError):
     return {}
-  # Damaged, or of an earlier version.
-  except (KeyError, TypeError, ValueError):
-    return {}
+  return stored if isinstance(stored, dict) else {}
+
+
+def _timings_of(stored, timed) -> dict[str, Timing]:
+  """The stored timings of jobs with the same flags."""
+  timings = {}
+  for name, job in timed.items():
+    # An earlier version stored no flags.
+    with contextlib.suppress(KeyError, TypeError):
+      if stored[name]['flags'] == [*job.flags]:
+        timings[name] = Timing(**stored[name]['timing'])
+  return timings
 
 
 def _read(folder: pathlib.Path) -> Timing:

@@ -312,7 +312,7 @@ def _replace(folder: pathlib.Path, files: dict[str, bytes]) -> None:
 
 
 def _settle_replacements(output_dir: pathlib.Path) -> None:
-  """Completes or undoes a `_replace` that a former program left unfinished."""
+  """Completes or undoes a `_replace` that an earlier program began."""
   for former in list(output_dir.rglob('.*.former')):
     folder = former.with_name(former.name[1 : -len('.former')])
     if folder.exists():

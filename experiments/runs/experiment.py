@@ -64,7 +64,7 @@ def run(
       )
       _report(step_size_line)
       _run(folder, settings, values, described.load_task, availability)
-  except execution.WorkerError as error:
+  except (execution.WorkerError, trackers.TrackerError) as error:
     sys.exit(f'error: {error} {_describe_resumption(path)}')
   except (
     ImportError,
@@ -73,7 +73,6 @@ def run(
     client_data.DataError,
     experiment_flags.SettingError,
     files.RecordError,
-    trackers.TrackerError,
     user_code.UserCodeError,
   ) as error:
     sys.exit(f'error: {error}')
@@ -100,10 +99,10 @@ def _run(folder, settings, values, load_task, availability):
   if values.sampling != 'full' and (
     values.expected_clients > values.clients_per_round
   ):
+    who = experiment_flags.senders_of_all(values.sampling)
     _report(
       f'--expected_clients={values.expected_clients:g} is more than'
-      f' --clients_per_round={values.clients_per_round}: all clients of a'
-      ' cohort will send.'
+      f' --clients_per_round={values.clients_per_round}: {who} will send.'
     )
   task = load_task()
   # The probabilities are of the whole pool, from which clients may be held out.

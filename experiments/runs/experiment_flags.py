@@ -131,9 +131,9 @@ def _define_sampling(define):
     ' update: all clients of the cohort (full); each with the same probability'
     ' m / n (uniform); or by optimal client sampling, with probabilities that'
     ' are computed from the norms of the updates, exactly (ocs), from sums only'
-    ' (aocs), or in one round trip, with a threshold that is learnt from former'
-    ' rounds (threshold). Or a scheme of your own, which a function of a file'
-    ' of yours returns for m; see docs/extend.md.',
+    ' (aocs), or in one round trip, with a threshold that is learnt from'
+    ' earlier rounds (threshold). Or a scheme of your own, which a function of'
+    ' a file of yours returns for m; see docs/extend.md.',
   )
   _validate_choice(define, 'sampling', SAMPLINGS)
   define.float(
@@ -651,6 +651,13 @@ def step_size(
       ' size; experiments.tune searches for a good one.'
     )
   return of_paper.value, line
+
+
+def senders_of_all(sampling: str) -> str:
+  """The clients that send if m is more than n, in words."""
+  if sampling == 'threshold':
+    return 'all clients of a cohort but some with small updates'
+  return 'all clients of a cohort'
 
 
 def short_value(values: flags.FlagValues, name: str) -> str:

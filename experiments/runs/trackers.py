@@ -96,9 +96,8 @@ class Tracker:
     except Exception as error:
       raise TrackerError(
         f'--log_to={self._name} does not take the metrics of round'
-        f' {round_num}: {_first_line(error)}. The same command resumes the'
-        f' run; with --log_to={TENSORBOARD} it goes on without'
-        f' {self._name}.'
+        f' {round_num}: {_first_line(error)}. With --log_to={TENSORBOARD} the'
+        f' run goes on without {self._name}.'
       ) from error
 
   def close(self, *, is_finished: bool) -> None:
@@ -150,14 +149,16 @@ class _MlflowReleaseManager(tff.program.ReleaseManager):
     if path.exists():
       self._run_id = path.read_text(encoding='utf-8')
       self._client.update_run(self._run_id, 'RUNNING')
-      return
-    run = self._client.create_run(
-      self._find_experiment(settings['experiment']), run_name=folder.name
-    )
-    self._run_id = run.info.run_id
-    _write_id(path, self._run_id)
+      known = self._client.get_run(self._run_id).data.params
+    else:
+      run = self._client.create_run(
+        self._find_experiment(settings['experiment']), run_name=folder.name
+      )
+      self._run_id, known = run.info.run_id, {}
+      _write_id(path, self._run_id)
     for name, value in settings.items():
-      self._client.log_param(self._run_id, name, value)
+      if name not in known:
+        self._client.log_param(self._run_id, name, value)
 
   def _find_experiment(self, name):
     experiment = self._client.get_experiment_by_name(name)

@@ -150,9 +150,10 @@ def test_bits_of_full_participation_are_judged(write, factor, verdict):
 
 def test_late_dips_are_noted(write):
   dip = [*GOOD[:8], 0.84, 0.9]
-  folder = write_claim_1(write, uniform=[LATE, dip, dip])
+  below = [*GOOD[:9], 0.84]
+  folder = write_claim_1(write, uniform=[LATE, dip, below])
   (check,) = checks_of(folder, 1, 'uniform / AOCS')
-  assert check.note == 'uniform, m=3 from rounds 4, 9 of 10 on'
+  assert check.note == 'uniform, m=3 from rounds 4, 9, never of 10 on'
   assert checks_of(folder, 1, 'full / AOCS')[0].note == ''
   text = claims.format_markdown([*judge(folder).values()])
   assert f'first hit 8 ({check.note}) | 3 |' in text

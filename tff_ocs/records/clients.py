@@ -33,8 +33,8 @@ class Distribution(NamedTuple):
     mean: The mean accuracy, in [0, 1].
     worst: The mean accuracy of the worst 10 % of the clients, whose number is
       rounded up.
-    std: The standard deviation over the clients, which are all there are: the
-      sum of squares is divided by their number.
+    std: The standard deviation over the clients, as of a population: the sum of
+      squares is divided by their number.
     num_clients: The number of clients with validation examples.
   """
 

@@ -45,7 +45,7 @@ COLUMNS = {
     'nats',
     'The mean loss over the examples of the training clients, each step at the'
     ' weights that the client had reached, whether the client sends or not.'
-    ' Clients whose loss is not finite are left out; NaN if that are all.',
+    ' Clients whose loss is not finite are left out; NaN if none is left.',
   ),
   'available': Column(
     'clients',
@@ -316,7 +316,7 @@ class MetricsWriter:
     """Opens the file, to continue it if it exists.
 
     If an earlier run ended in the middle of a line, that line is cut off. A
-    file that a spreadsheet has saved again is brought into its form before.
+    file that a spreadsheet has saved again is brought back to that form.
     Anything else that a run does not write is an error, and nothing is changed.
 
     Args:

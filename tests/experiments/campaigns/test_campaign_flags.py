@@ -80,9 +80,12 @@ def test_m_above_n_is_reported(capsys):
   campaign_flags.read_runs(values)
   # With a threshold from earlier rounds, a small norm may be left out.
   assert capsys.readouterr().err == ''.join(
-    f'femnist_1_{method}_m40: m=40 is more than n=32, so {who} clients of a'
-    ' cohort will send.\n'
-    for method, who in (('aocs', 'all'), ('threshold', 'many'))
+    f'femnist_1_{method}_m40: m=40 is more than n=32, so all clients of a'
+    f' cohort{but} will send.\n'
+    for method, but in (
+      ('aocs', ''),
+      ('threshold', ' but some with small updates'),
+    )
   )
 
 

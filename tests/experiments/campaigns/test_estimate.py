@@ -26,7 +26,7 @@ LOG = """\
 
 def write_timed(folder):
   """Two rounds: 2 s for the second one, and 0.75 s for its evaluation."""
-  folder.mkdir(parents=True, exist_ok=True)
+  folder.mkdir(parents=True)
   (folder / 'metrics.csv').write_text('round,seconds\n0,9.0\n1,2.0\n')
   (folder / 'log.txt').write_text(LOG)
   (folder / 'weights.npz').write_bytes(b'x' * 5000)
@@ -78,7 +78,11 @@ def test_experiments_are_timed_once(tmp_path, clock):
   estimate.measure(timed, tmp_path, run_jobs, 2)
   assert started == [['timing/a', 'timing/b'], ['timing/c']]
   assert set(json.loads((tmp_path / 'timing.json').read_text())) == set('abc')
-  # Of other flags, or damaged: timed again.
+  # The others are kept, and are not timed again later.
+  estimate.measure({'c': timed['c']}, tmp_path, run_jobs, 2)
+  estimate.measure(first, tmp_path, run_jobs, 2)
+  assert len(started) == 2
+  # Of other flags, or damaged: timed again, as runs that are not there yet.
   timed['b'] = timed['b'].extended('', '--batch_size=5')
   estimate.measure(timed, tmp_path, run_jobs, 2)
   (tmp_path / 'timing.json').write_text('{"a": {')
