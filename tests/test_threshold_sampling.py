@@ -171,7 +171,7 @@ def test_burst_raises_the_threshold_by_c_x_at_most():
 
 def test_secure_sums_give_nearly_the_same():
   plain, secure = build(), build(secure=True)
-  cohorts = random_cohorts([5] * 4 + [1] * 4 + [32] * 4)
+  cohorts = random_cohorts([5] * 4 + [12] * 4 + [32] * 4)
   cohorts = [1e3 * norms / norms.max() for norms in cohorts]
   with execution.use_secure_test_context():
     states = plain.initialize(), secure.initialize()

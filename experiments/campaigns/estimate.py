@@ -116,7 +116,7 @@ def measure(
 
 
 def _read_stored(path) -> dict[str, Any]:
-  """What the file of the timings holds; nothing if it is damaged."""
+  """Reads the stored timings by experiment; none if the file is damaged."""
   try:
     stored = json.loads(path.read_text(encoding='utf-8'))
   except (FileNotFoundError, ValueError):

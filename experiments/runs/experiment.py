@@ -64,7 +64,7 @@ def run(
       )
       _report(step_size_line)
       _run(folder, settings, values, described.load_task, availability)
-  except (execution.WorkerError, trackers.TrackerError) as error:
+  except execution.WorkerError as error:
     sys.exit(f'error: {error} {_describe_resumption(path)}')
   except (
     ImportError,
@@ -73,6 +73,7 @@ def run(
     client_data.DataError,
     experiment_flags.SettingError,
     files.RecordError,
+    trackers.TrackerError,
     user_code.UserCodeError,
   ) as error:
     sys.exit(f'error: {error}')

@@ -58,8 +58,7 @@ def test_tracker_that_fails_costs_no_round(tmp_path, monkeypatch, capsys):
   with pytest.raises(
     SystemExit,
     match='^error: --log_to=wandb does not take the metrics of round 0: no such'
-    ' server. With --log_to=tensorboard the run goes on without wandb. There is'
-    ' no checkpoint yet: the same command starts from round 0.$',
+    ' server. With --log_to=tensorboard the run goes on without wandb.$',
   ):
     linear.run(*flags, '--log_to=wandb')
   log = (tmp_path / 'run' / 'log.txt').read_text()
