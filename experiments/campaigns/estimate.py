@@ -85,8 +85,9 @@ def measure(
   if not waiting:
     return timings
   for job in waiting.values():
-    # A run that is there already would take no time.
-    shutil.rmtree(output_dir / job.name, ignore_errors=True)
+    # A run that is finished already would take no time.
+    if run_progress.has_final_weights(output_dir / job.name):
+      shutil.rmtree(output_dir / job.name)
   start = time.monotonic()
   run_jobs(list(waiting.values()))
   seconds = time.monotonic() - start
