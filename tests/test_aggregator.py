@@ -978,6 +978,32 @@ def test_float16_values_with_large_weights():
   assert output.measurements['uplink_bits'] == 50 * 2 * 32
 
 
+def test_float16_mean_beyond_its_range_is_the_end_of_the_range():
+  process = tff_ocs.ClientSamplingFactory(
+    SCHEMES['uniform']
+  ).create_with_coin_seeds(tff.TensorType(np.float16, [2]), WEIGHT_TYPE)
+  means, counts = [], []
+  for round_num in range(40):
+    output = process.next(
+      process.initialize(),
+      [np.array([6e4, -6e4], np.float16)] * 8,
+      [np.float32(1)] * 8,
+      [np.array([round_num, i], np.int64) for i in range(8)],
+    )
+    assert output.measurements['non_finite_clients'] == 0
+    means.append(output.result)
+    counts.append(output.measurements['participants'])
+  means, counts = np.array(means), np.array(counts)
+  # With m = 2, the mean is half of 6e4 times the number of those that send.
+  is_beyond = counts > 2
+  assert 0 < is_beyond.sum() < 40
+  for mean in means[is_beyond]:
+    np.testing.assert_array_equal(mean, [65504, -65504])
+  np.testing.assert_allclose(
+    means[~is_beyond], np.outer(counts[~is_beyond] / 2, [6e4, -6e4]), rtol=1e-3
+  )
+
+
 @each_scheme
 @pytest.mark.parametrize('dtype', [np.float32, np.int32])
 def test_client_with_a_negative_weight_never_sends(scheme, dtype):
@@ -1122,6 +1148,11 @@ def test_factory_is_a_weighted_aggregation_factory():
         'weight_sum_factory',
         'scalar_sum_factory',
       )
+    ),
+    *(
+      ({name: value}, TypeError, f'{name} must be True or False, found')
+      for name in ('measure_norms', 'reveal_clients')
+      for value in ('no', 1, np.array([True, False]))
     ),
     (dict(seed=1.5), TypeError, r'seed must be None or an integer, found 1\.5'),
     (dict(seed='1'), TypeError, r"seed must be None or an integer, found '1'"),

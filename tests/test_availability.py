@@ -1,4 +1,4 @@
-"""Tests of partial availability, Appendix D of the paper."""
+"""Tests of partial availability, Appendix E of the paper."""
 
 import collections
 import functools

@@ -706,6 +706,16 @@ def test_clients_without_weight_are_never_drawn():
       "found nan for the client 'b'",
     ),
     (
+      lambda: cohorts.UniformCohorts({'a': 'x', 'b': 1}, 1, 0),
+      TypeError,
+      'client_weights must be real numbers',
+    ),
+    (
+      lambda: cohorts.UniformCohorts([1, 2], 1, 0),
+      TypeError,
+      r'client_weights must be a mapping .* found \[1, 2\]',
+    ),
+    (
       lambda: cohorts.UniformCohorts({'a': 0}, 1, 0),
       ValueError,
       'client_weights must have a weight above 0',

@@ -596,6 +596,11 @@ def test_training_with_compression(name):
       r'bits must be 2, 4 or 8, found 3',
     ),
     (
+      lambda: compression.RandomDitheringFactory('4'),
+      TypeError,
+      r"bits must be an integer of at least 1, found '4' of type str",
+    ),
+    (
       lambda: compression.RandomDitheringFactory(4, 12),
       ValueError,
       r'bucket_size must be a multiple of 8, found 12',

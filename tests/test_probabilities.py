@@ -802,6 +802,55 @@ def test_updates_of_the_threshold(state, norms, p, expected):
       ValueError,
       'c must be above 1, found 1',
     ),
+    *(
+      (
+        probabilities.update_threshold,
+        (probabilities.ThresholdState(*state), [1.0], [0.5], 1),
+        error,
+        message,
+      )
+      for state, error, message in (
+        ((-1.0, 0), ValueError, r'state\.threshold must be .* found -1\.0'),
+        ((math.nan, 0), ValueError, r'state\.threshold must be .* found nan'),
+        (('1', 0), TypeError, r"state\.threshold must be .* found '1'"),
+        ((1.0, -1), ValueError, r'state\.num_rounds must be .* found -1'),
+        ((1.0, 0.5), TypeError, r'state\.num_rounds must be .* found 0\.5'),
+      )
+    ),
+    (_optimal, ([1.0], 10**400), ValueError, _M + 'finite number above 0, f'),
+    *(
+      (_optimal, (norms, 1), error, 'norms must be ' + message)
+      for norms, error, message in (
+        (['1', '2'], TypeError, r"real numbers of float64, found \['1', '2'\]"),
+        ([1j, 2], TypeError, r'real numbers of float64, found \[1j, 2\]'),
+        ([10**400], TypeError, r'real numbers of float64, found \[1000'),
+        ([[1], [1, 2]], ValueError, 'an array, found sequences of different'),
+      )
+    ),
+    (
+      probabilities.sampling_variance,
+      ([1.0, 2.0], ['a', 'b']),
+      TypeError,
+      'probabilities must be real numbers of float64',
+    ),
+    (
+      probabilities.optimal_probabilities,
+      ([1.0, 2.0], 1, ['1', '1']),
+      TypeError,
+      'client_costs must be real numbers of float64',
+    ),
+    (
+      probabilities.relative_improvement_factor,
+      ('x', 3, 2),
+      TypeError,
+      "alpha must be real numbers of float64, found 'x'",
+    ),
+    (
+      probabilities.relative_improvement_factor,
+      ([0.5], 3, 2),
+      TypeError,
+      r'alpha must be a number, found \[0\.5\]',
+    ),
   ],
 )
 def test_bad_arguments(function, given, error, message):

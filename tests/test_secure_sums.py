@@ -261,6 +261,44 @@ def test_counts_of_nested_factories_are_found():
   assert output.measurements['clipped']['values'] == 2
 
 
+class _ListedFactory(tff.aggregators.UnweightedAggregationFactory):
+  """A secure sum with measurements in a container of Python."""
+
+  def __init__(self, container):
+    self._container = container
+
+  def create(self, value_type):
+    inner = tff.aggregators.SecureSumFactory(4.0).create(value_type)
+
+    @tff.federated_computation(
+      inner.initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_fn(state, value):
+      output = inner.next(state, value)
+
+      @tff.tensorflow.computation(output.measurements.type_signature.member)
+      def listed(measurements):
+        return self._container([measurements])
+
+      return tff.templates.MeasuredProcessOutput(
+        output.state,
+        output.result,
+        tff.federated_map(listed, output.measurements),
+      )
+
+    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+@pytest.mark.parametrize('container', [list, tuple])
+def test_counts_within_sequences_are_found(container):
+  process = tff_ocs.ClientSamplingFactory(
+    tff_ocs.FullParticipation(), value_sum_factory=_ListedFactory(container)
+  ).create(VALUE_TYPE, WEIGHT_TYPE)
+  output = process.next(process.initialize(), VALUES, WEIGHTS)
+  assert output.measurements['clipped']['values'] == 2
+
+
 def test_plain_sums_count_nothing_as_clipped():
   process = tff_ocs.ClientSamplingFactory(AOCS).create(VALUE_TYPE, WEIGHT_TYPE)
   output = process.next(process.initialize(), VALUES, WEIGHTS)

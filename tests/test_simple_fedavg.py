@@ -569,6 +569,20 @@ def test_client_seed_depends_on_all_it_should():
 @pytest.mark.parametrize(
   'arguments, error, message',
   [
+    ((-1, 0, 'a'), ValueError, 'experiment_seed must be at least 0, found -1'),
+    ((0.5, 0, 'a'), TypeError, 'experiment_seed must be an integer'),
+    ((0, -1, 'a'), ValueError, 'round_num must be at least 0, found -1'),
+    ((0, 0, 7), TypeError, 'client_id must be a string, found 7'),
+  ],
+)
+def test_bad_arguments_of_client_seed(arguments, error, message):
+  with pytest.raises(error, match=message):
+    simple_fedavg.client_seed(*arguments)
+
+
+@pytest.mark.parametrize(
+  'arguments, error, message',
+  [
     ({'client_learning_rate': 0}, ValueError, 'client_learning_rate.* 0, f'),
     ({'client_learning_rate': 'x'}, TypeError, "client_learning_rate.*'x'"),
     ({'client_learning_rate': float('nan')}, ValueError, 'found nan'),
@@ -577,6 +591,10 @@ def test_client_seed_depends_on_all_it_should():
     ({'batch_size': 2.5}, TypeError, 'batch_size.*2.5'),
     ({'batch_size': True}, TypeError, 'batch_size.*True'),
     ({'client_epochs': 0}, ValueError, 'client_epochs.*found 0'),
+    ({'availability': 0.5}, TypeError, 'availability must be True or False, f'),
+    ({'dropouts': 0.1}, TypeError, 'dropouts must be True or False, found 0.1'),
+    ({'client_costs': 'none'}, TypeError, "client_costs must .*found 'none'"),
+    ({'client_costs': np.ones(2)}, TypeError, 'client_costs must be True or F'),
   ],
 )
 def test_bad_arguments_are_named(arguments, error, message):

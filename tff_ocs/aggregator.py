@@ -47,7 +47,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   A norm below the range of float32, about 1e-38, counts as 0. Weights are
   summed in float64, integer weights in int64. Values narrower than float32 are
   scaled, sent and summed as float32, since n_i / p_i may take them out of their
-  range, and the mean is cast back.
+  range. The mean is cast back; where it is beyond the range of their type, it
+  is the end of this range.
 
   The measurements are
 
@@ -178,8 +179,10 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
         'improvement_expected_clients', improvement_expected_clients
       )
     self._improvement_expected_clients = improvement_expected_clients
-    self._measure_norms = measure_norms
-    self.reveals_clients = reveal_clients
+    self._measure_norms = arguments.check_bool('measure_norms', measure_norms)
+    self.reveals_clients = arguments.check_bool(
+      'reveal_clients', reveal_clients
+    )
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -227,7 +230,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   ) -> tff.templates.AggregationProcess:
     """Creates `next(state, value, weight, coin_seed, availability)`.
 
-    For cohorts of which not all clients are available (Appendix D of the
+    For cohorts of which not all clients are available (Appendix E of the
     paper). `availability` at `CLIENTS` is an `OrderedDict` of `q` (float32),
     the probability q_i > 0 with which the client is available, and `available`
     (bool), whether it is: by a coin of the caller's, independent of the value
@@ -598,12 +601,13 @@ def _division(value_sum, weight_sum, value_type, pool_weight):
     total_weight = tf.cast(total_weight, tf.float64)
     if pool_weight is not None:
       total_weight = tf.constant(pool_weight, tf.float64)
-    means = [
-      tf.cast(
-        tf.math.divide_no_nan(tf.cast(x, tf.float64), total_weight), dtype
-      )
-      for x, dtype in zip(tf.nest.flatten(total), dtypes)
-    ]
+    means = []
+    for x, dtype in zip(tf.nest.flatten(total), dtypes):
+      mean = tf.math.divide_no_nan(tf.cast(x, tf.float64), total_weight)
+      if dtype.size < tf.float32.size:
+        # A few clients that send can have a mean beyond that of all clients.
+        mean = tf.clip_by_value(mean, float(dtype.min), float(dtype.max))
+      means.append(tf.cast(mean, dtype))
     return tf.nest.pack_sequence_as(total, means)
 
   return divide

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from typing import Any
 from typing import Optional
 
 import numpy as np
@@ -26,11 +27,15 @@ def check_positive(name: str, value: float) -> float:
       f'{name} must be a number above 0, found {value!r} of type'
       f' {type(value).__name__}.'
     )
-  if not (math.isfinite(value) and value > 0):
+  try:
+    number = float(value)
+  except OverflowError:  # An integer or a fraction beyond float64.
+    number = math.inf
+  if not (math.isfinite(number) and number > 0):
     raise ValueError(
       f'{name} must be a finite number above 0, found {value!r}.'
     )
-  return float(value)
+  return number
 
 
 def check_fraction(name: str, value: float) -> float:
@@ -82,6 +87,61 @@ def check_integer(name: str, value: int, minimum: int = 1) -> int:
   if value < minimum:
     raise ValueError(f'{name} must be at least {minimum}, found {value!r}.')
   return int(value)
+
+
+def check_bool(name: str, value: bool) -> bool:
+  """Checks that an argument is `True` or `False`.
+
+  Args:
+    name: The argument's name.
+    value: The value that the caller gave.
+
+  Returns:
+    The value as a Python bool.
+
+  Raises:
+    TypeError: If the value is anything else, even a number.
+  """
+  if not isinstance(value, (bool, np.bool_)):
+    raise TypeError(
+      f'{name} must be True or False, found {value!r} of type'
+      f' {type(value).__name__}.'
+    )
+  return bool(value)
+
+
+def check_real_array(name: str, values: Any) -> np.ndarray:
+  """Checks that an argument is a number or an array of real numbers.
+
+  Args:
+    name: The argument's name.
+    values: What the caller gave: a number, an array, or nested sequences.
+
+  Returns:
+    The values as a float64 array of the same shape.
+
+  Raises:
+    TypeError: If a value is not a real number.
+    ValueError: If nested sequences have different lengths.
+  """
+  try:
+    array = np.asarray(values)
+  except ValueError:
+    raise ValueError(
+      f'{name} must be an array, found sequences of different lengths in'
+      f' {values!r}.'
+    ) from None
+  try:
+    # NumPy would convert text that looks like a number, and drop the imaginary
+    # part of complex numbers.
+    if array.dtype.kind not in 'cSUmM':
+      return array.astype(np.float64)
+  except (TypeError, ValueError, OverflowError):
+    pass
+  raise TypeError(
+    f'{name} must be real numbers of float64, found {values!r} of the type'
+    f' {array.dtype}.'
+  )
 
 
 def check_seed(seed: Optional[int]) -> Optional[int]:

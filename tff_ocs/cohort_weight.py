@@ -14,9 +14,10 @@ def set_cohort_weight(state: Any, cohort_weight: float) -> Any:
   """Returns a process's state in which the next cohort's total weight is set.
 
   `tff_ocs.ThresholdSampling` divides the norms n_i ||U_i|| by the total weight
-  N_t = sum_i n_i of the round's cohort. To be summed in the round, it would
-  need a round trip of its own. A server that knows its clients' weights, or
-  with equal weights the size of the cohort, sets it before each round:
+  N_t = sum_i n_i of the round's cohort, by which the aggregate is divided, too.
+  To be summed in the round, it would need a round trip of its own. A server
+  that knows its clients' weights, or with equal weights the size of the cohort,
+  sets it before each round:
 
   ```
   for cohort in cohorts:
@@ -25,7 +26,9 @@ def set_cohort_weight(state: Any, cohort_weight: float) -> Any:
   ```
 
   The weight stays in the state until it is set anew. It should be set from the
-  first round on or not at all, since the threshold depends on it.
+  first round on or not at all, since the threshold depends on it. If no client
+  of a cohort has examples, leave it as it is. Where the aggregate is divided by
+  the weight of the whole pool, as with `pool_weight`, set that weight once.
 
   Args:
     state: The state of any process that has the scheme in it, such as that of

@@ -94,9 +94,14 @@ class CohortSampler(abc.ABC):
       TypeError: If an argument is not a number of its kind.
       ValueError: If an argument is out of range.
     """
+    if not isinstance(client_weights, Mapping):
+      raise TypeError(
+        'client_weights must be a mapping from client ids to weights, found'
+        f' {client_weights!r}.'
+      )
     self.client_ids = tuple(sorted(client_weights))
-    self._weights = np.array(
-      [client_weights[i] for i in self.client_ids], np.float64
+    self._weights = arguments.check_real_array(
+      'client_weights', [client_weights[i] for i in self.client_ids]
     )
     is_valid = np.isfinite(self._weights) & (self._weights >= 0)
     if not is_valid.all():
@@ -197,6 +202,8 @@ class CohortSampler(abc.ABC):
     self, round_num: int, client_ids: Sequence[str], norms: Sequence[float]
   ) -> None:
     """Learns from a round, which `sample` must have drawn in this state.
+
+    A sampler without `uses_norms` does nothing.
 
     Args:
       round_num: The number of the round.
@@ -582,7 +589,8 @@ class KVibCohorts(CohortSampler):
   Unbiased Client Sampling with Reduced Variance*, 2023 (TMLR 2025).
 
   Attributes:
-    theta: The weight of the uniform part of pi_i, in (0, 1).
+    theta: The weight of the uniform part of pi_i, above 0 and at most 1. It is
+      1 for N = T and K = 1: then the cohorts stay uniform.
   """
 
   uses_norms = True

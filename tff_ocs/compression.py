@@ -404,6 +404,7 @@ class RandomDitheringFactory(_QuantisedSumFactory):
       ValueError: If an argument is out of range.
     """
     super().__init__(seed)
+    self._bits = arguments.check_integer('bits', bits)
     if bits not in (2, 4, 8):
       raise ValueError(f'bits must be 2, 4 or 8, found {bits!r}.')
     self._bucket_size = arguments.check_integer('bucket_size', bucket_size, 8)
@@ -411,7 +412,6 @@ class RandomDitheringFactory(_QuantisedSumFactory):
       raise ValueError(
         f'bucket_size must be a multiple of 8, found {bucket_size!r}.'
       )
-    self._bits = int(bits)
 
   def _buckets(self, size):
     """Number and size of the buckets; a few entries make one small bucket."""

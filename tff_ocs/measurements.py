@@ -204,11 +204,11 @@ def _count_clipped(**of_sums: tff.Value) -> dict[str, tff.Value]:
 
 def _find_clipped(measurements) -> list:
   """Returns the counts of clipped values in a structure, or in its type."""
-  if isinstance(measurements, tff.StructType):
+  if isinstance(measurements, (tff.StructType, tff.structure.Struct)):
     parts = tff.structure.iter_elements(measurements)
   elif isinstance(measurements, Mapping):
     parts = measurements.items()
-  elif isinstance(measurements, tuple):
+  elif isinstance(measurements, (tuple, list)):
     parts = [(None, part) for part in measurements]
   else:
     return []

@@ -58,7 +58,7 @@ class ThresholdState(NamedTuple):
 
 
 def _check_rounds(norms) -> np.ndarray:
-  norms = np.asarray(norms, dtype=np.float64)
+  norms = arguments.check_real_array('norms', norms)
   if norms.ndim == 0 or norms.size == 0:
     raise ValueError(
       'norms must be an array of shape [..., n] with one entry for each client'
@@ -72,6 +72,7 @@ def _check_rounds(norms) -> np.ndarray:
 
 
 def _check_norms(norms) -> np.ndarray:
+  norms = arguments.check_real_array('norms', norms)
   if np.ndim(norms) != 1 or np.size(norms) == 0:
     raise ValueError(
       'norms must be a 1-D array with one entry for each client, found the'
@@ -81,7 +82,7 @@ def _check_norms(norms) -> np.ndarray:
 
 
 def _check_costs(client_costs, norms: np.ndarray) -> np.ndarray:
-  costs = np.asarray(client_costs, dtype=np.float64)
+  costs = arguments.check_real_array('client_costs', client_costs)
   if costs.shape != norms.shape:
     raise ValueError(
       f'client_costs must have the shape of norms, {norms.shape}, found'
@@ -96,7 +97,7 @@ def _check_costs(client_costs, norms: np.ndarray) -> np.ndarray:
 
 
 def _check_probabilities(probabilities, norms: np.ndarray) -> np.ndarray:
-  p = np.asarray(probabilities, dtype=np.float64)
+  p = arguments.check_real_array('probabilities', probabilities)
   if p.shape != norms.shape:
     raise ValueError(
       f'probabilities must have the shape of norms, {norms.shape}, found'
@@ -108,6 +109,23 @@ def _check_probabilities(probabilities, norms: np.ndarray) -> np.ndarray:
       f'probabilities must lie in [0, 1], found {p[~is_valid][0]}.'
     )
   return p
+
+
+def _check_scalar(name: str, value) -> float:
+  number = arguments.check_real_array(name, value)
+  if number.ndim:
+    raise TypeError(f'{name} must be a number, found {value!r}.')
+  return float(number)
+
+
+def _check_state(state: ThresholdState) -> None:
+  threshold = _check_scalar('state.threshold', state.threshold)
+  if not 0 <= threshold < math.inf:
+    raise ValueError(
+      'state.threshold must be finite and at least 0, found'
+      f' {state.threshold!r}.'
+    )
+  arguments.check_integer('state.num_rounds', state.num_rounds, 0)
 
 
 def _scaled(norms: np.ndarray) -> np.ndarray:
@@ -431,6 +449,7 @@ def update_threshold(
   c = arguments.check_positive('c', c)
   if c <= 1:
     raise ValueError(f'c must be above 1, found {c!r}.')
+  _check_state(state)
   norms = _check_norms(norms)
   p = _check_probabilities(probabilities, norms)
   costs = np.ones_like(norms)
@@ -464,6 +483,7 @@ def sampling_variance(norms, probabilities) -> float:
     whatever its p_i is. A client with u_i > 0 and p_i = 0 makes it infinite.
 
   Raises:
+    TypeError: If an argument is not real numbers.
     ValueError: If an argument is out of range or the shapes differ.
   """
   return float(batch_sampling_variance(_check_norms(norms), probabilities))
@@ -480,6 +500,7 @@ def batch_sampling_variance(norms, probabilities) -> np.ndarray:
     A float64 array of shape [...].
 
   Raises:
+    TypeError: If an argument is not real numbers.
     ValueError: If an argument is out of range or the shapes differ.
   """
   norms = _check_rounds(norms)
@@ -547,6 +568,7 @@ def relative_improvement_factor(
   num_clients = arguments.check_integer('num_clients', num_clients)
   m = arguments.check_positive('expected_clients', expected_clients)
   m = min(m, num_clients)
+  alpha = _check_scalar('alpha', alpha)
   if not 0 <= alpha <= 1:
     raise ValueError(f'alpha must lie in [0, 1], found {alpha!r}.')
   return m / (alpha * (num_clients - m) + m)

@@ -18,7 +18,7 @@ may change from round to round with every scheme but
 *   `scalars_per_client` (int32): the 32-bit scalars that each client sent;
 *   `scalar_sum`: the measurements of the scheme's inner sums, nested.
 
-Where not all clients of the cohort are available (Appendix D of the paper), the
+Where not all clients of the cohort are available (Appendix E of the paper), the
 scheme knows which are. The others send no scalars, do not count in n and never
 send. The norms are then w_i ||U_i|| / q_i, with the probability q_i that client
 i is available, see `tff_ocs.aggregator`.

@@ -202,18 +202,19 @@ def propose_bounds(
   cohort_size: int,
   expected_clients: float,
 ) -> Bounds:
-  """Bounds within which nothing that the clients sum is clipped.
+  """Bounds within which uniform sampling, OCS and AOCS have nothing clipped.
 
   Norms n_i ||U_i|| are at most `max_update_norm` x `max_weight`. An entry of
   what client i sends, (n_i / p_i) U_i, is at most n_i ||U_i|| / p_i: with
   uniform sampling n / m times the norm; and since neither Eq. (7) nor Algorithm
   2 gives less than p_i = m u_i / sum_j u_j, with u_i = n_i ||U_i||, unless p_i
   = 1, that is at most u_i or sum_j u_j / m with OCS and AOCS. So for all of
-  them it is at most max(1, n / m) times the largest norm. With threshold
-  sampling it is at most c times as large (c = 3 by default), since tau is at
-  most c sum_j u_j / m of the last round that it was learnt from; and where the
-  cohort's weight is set, further times its ratio to that of this round. Its
-  `initial_threshold` may be larger.
+  them it is at most max(1, n / m) times the largest norm.
+
+  Threshold sampling needs a larger bound of `value`: multiply it by c (3 by
+  default), since tau is at most c sum_j u_j / m of the last round that it was
+  learnt from; and where the cohort's weight is set, further by its largest
+  ratio to that of another round. Its `initial_threshold` may be larger.
 
   Args:
     max_update_norm: The largest norm ||U_i|| of an update over all tensors;

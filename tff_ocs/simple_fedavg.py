@@ -125,7 +125,7 @@ def build_federated_averaging_process(
       (structures of float64) and, where `sampling` is a scheme, the scheme's
       scalars. If not specified, `tff.aggregators.SumFactory` is used.
     availability: Whether each client is available with a known probability
-      only (Appendix D of the paper), see
+      only (Appendix E of the paper), see
       `tff_ocs.ClientSamplingFactory.create_with_availability`. Who is available
       depends on the clients' `seed` alone, so that methods under comparison
       share it. The aggregate is unbiased for that of the whole cohort: weights
@@ -266,8 +266,15 @@ def client_seed(
     An int64 array of shape [2].
 
   Raises:
+    TypeError: If an argument is not of its type.
     ValueError: If `experiment_seed` or `round_num` is negative.
   """
+  experiment_seed = arguments.check_integer(
+    'experiment_seed', experiment_seed, 0
+  )
+  round_num = arguments.check_integer('round_num', round_num, 0)
+  if not isinstance(client_id, str):
+    raise TypeError(f'client_id must be a string, found {client_id!r}.')
   # Each id's bytes are words of entropy, behind their number: no two clients'
   # sequences are equal.
   name = client_id.encode()
@@ -449,10 +456,11 @@ def _choose_aggregation(
   pool_weight=None,
 ):
   """Returns the `_Aggregation` that the arguments of a builder ask for."""
+  # The probabilities and costs themselves are parts of the clients' data.
   given = {
-    'availability=True': availability,
-    'client_costs=True': client_costs,
-    'dropouts=True': dropouts,
+    'availability=True': arguments.check_bool('availability', availability),
+    'client_costs=True': arguments.check_bool('client_costs', client_costs),
+    'dropouts=True': arguments.check_bool('dropouts', dropouts),
     'pool_weight': pool_weight is not None,
   }
   given = [name for name, is_given in given.items() if is_given]

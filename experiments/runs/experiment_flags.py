@@ -202,7 +202,7 @@ def _define_cohorts(define):
     ' computes an update: a number above 0 and at most 1, for all clients; or'
     " the path of a CSV file with the header 'client_id,q' and a line for each"
     ' client of the pool. Only available clients send, and their updates are'
-    ' scaled by 1 / (q_i p_i), see Appendix D of the paper. If not given, all'
+    ' scaled by 1 / (q_i p_i), see Appendix E of the paper. If not given, all'
     ' clients are available. Cannot be combined with --cohort_sampler,'
     ' --client_costs, --dropout_rate or --simulate_devices.',
   )

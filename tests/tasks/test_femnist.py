@@ -161,6 +161,11 @@ def test_bad_unbalancing_is_named(unbalancing, message, unused_database):
     femnist.load_tff(seed=0, unbalancing=femnist.Unbalancing(*unbalancing))
 
 
+def test_unbalancing_that_leaves_no_client_is_named():
+  with pytest.raises(ValueError, match=r'Unbalancing\(s=1, .* removes all 3\.'):
+    femnist.unbalance(make_pool([10] * 3), femnist.Unbalancing(1, 3, 100))
+
+
 def test_pool_without_large_clients_has_no_preset():
   with pytest.raises(ValueError, match='more than 4 examples, found at most 4'):
     femnist.find_unbalancing({'a': 4, 'b': 1}, 1)

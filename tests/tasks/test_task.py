@@ -54,6 +54,17 @@ def test_evaluation_equals_numpy(batch_size):
     )
 
 
+@pytest.mark.parametrize(
+  'dtype',
+  [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64],
+)
+def test_accuracy_of_labels_of_each_type(dtype):
+  is_correct = task.is_correct(
+    tf.constant(np.array([2, 0, 1], dtype)), tf.constant(np.eye(3)[[2, 1, 1]])
+  )
+  np.testing.assert_array_equal(is_correct, [True, False, True])
+
+
 def test_evaluation_of_a_keras_model():
   # It works in graphs only.
   keras_model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[2])])

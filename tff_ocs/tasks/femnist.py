@@ -420,7 +420,7 @@ def unbalance(
 
   Raises:
     TypeError: If a or b is not an integer.
-    ValueError: If s, a or b is out of range.
+    ValueError: If s, a or b is out of range, or no client remains.
   """
   _check_unbalancing(unbalancing)
   s, a, b = unbalancing
@@ -435,6 +435,11 @@ def unbalance(
     client_id = reducible[index]
     kept = rng.choice(sizes[client_id], size=a, replace=False)
     selection[client_id] = np.sort(kept)
+  if not selection:
+    raise ValueError(
+      f'unbalancing must leave a client, found {unbalancing}, which removes all'
+      f' {len(sizes)}.'
+    )
   unbalanced = client_data.SelectedClientData(data, selection)
   new_sizes = np.array(list(unbalanced.num_examples.values()))
   large = new_sizes >= b

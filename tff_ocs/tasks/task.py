@@ -41,7 +41,8 @@ def is_correct(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
       f' found labels of shape {labels.shape} and logits of shape'
       f' {logits.shape}.'
     )
-  return tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+  # Not all types of labels can be those of tf.argmax.
+  return tf.equal(tf.argmax(logits, axis=-1), tf.cast(labels, tf.int64))
 
 
 # The metrics of classification.
