@@ -244,7 +244,7 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
     wherever a norm is mentioned, also where it is beyond float32.
 
     A client that is not available is never sent, whatever its value, and sends
-    no scalars. Its weight, which the server of the paper knows, counts. A
+    no scalars. Its weight, which the server is taken to know, counts. A
     computation with a `q` that is not above 0 and at most 1 fails.
 
     Args:

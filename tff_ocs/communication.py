@@ -3,7 +3,7 @@
 As in the paper, only the uplink counts. Each client that sends its update pays
 for the update; every client of the cohort pays 32 bits for each scalar that the
 sampling scheme asks of it (Remark 3 of the paper: AOCS adds O(j_max) floats a
-client). The weights n_i, which the server of the paper knows, and the downlink
+client). The weights n_i, which the server is taken to know, and the downlink
 are not counted.
 
 An update costs what `value_sum_factory` makes clients send: 32 bits an entry
