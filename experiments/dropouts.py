@@ -35,7 +35,6 @@ from absl import flags
 
 from experiments import threshold
 from experiments.theory import dropouts
-from plots import inputs
 from plots import tables
 from programs import definer
 from programs import entry
@@ -170,10 +169,11 @@ def read_cohorts(
 
   Raises:
     OSError: If a file cannot be read.
-    RunsError: If there is no such run with an update that is not 0.
+    RunsError: If there is no such run with an update that is not 0, or if an
+      experiment has runs with different settings.
   """
   found = False
-  for group in inputs.find_groups(results_dir, None):
+  for group in threshold.find_groups(results_dir, None):
     for run, trace in threshold.read_traces(group, min_rounds=1):
       weighted = trace.norms[-1]
       if not weighted.any():

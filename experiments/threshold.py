@@ -104,7 +104,7 @@ def compare(
   """Prints the tables; ends the program with a line if it cannot."""
   try:
     summaries, drawn = [], {}
-    for group in inputs.find_groups(results_dir, data):
+    for group in find_groups(results_dir, data):
       # In the first round, the sampling has no threshold yet.
       for run, trace in read_traces(group, min_rounds=2):
         m = expected_clients or run.settings.expected_clients
@@ -135,6 +135,29 @@ def compare(
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
     sys.exit('interrupted; nothing was written')
+
+
+def find_groups(results_dir: str, data: Optional[str]) -> list[runs.Group]:
+  """Finds the groups of runs with recorded norms.
+
+  Args:
+    results_dir: The folder below which the runs are.
+    data: As for `inputs.find_groups`.
+
+  Returns:
+    The groups.
+
+  Raises:
+    RunsError: If an experiment has runs with different settings.
+  """
+  recorded = [
+    group
+    for group in inputs.find_groups(results_dir, data)
+    if any(norms_lib.are_recorded(run.path) for run in group.runs)
+  ]
+  for of_experiment in runs.by_experiment(recorded).values():
+    runs.check_comparable(of_experiment)
+  return recorded
 
 
 def read_traces(

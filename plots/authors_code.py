@@ -97,7 +97,7 @@ def plot(
           (ours, f'{group.method.label} ({num_seeds})', look),
           (
             theirs,
-            f"authors' code, same data: {group.method.label} (1 seed)",
+            f"authors' code: {group.method.label} (1 seed)",
             {
               **look,
               'linestyle': (0, (1, 1)),

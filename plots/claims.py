@@ -18,13 +18,16 @@ tolerances, and `plots.measures` what is measured:
     are judged do not, and is not judged if none is. All else holds in part,
     also if some numbers are not judged while the others hold.
 *   An accuracy counts as reached from the round on after which no evaluation is
-    below it. A run that never reaches it counts with infinitely many bits. Such
-    rounds are judged only in runs that were validated after every round.
+    below it. A run that never reaches it counts with infinitely many bits. It
+    only shows that more are needed than it sends, so the number is judged only
+    if these would give the same verdict. Such rounds are judged only in runs
+    that were validated after every round.
 
 The search for step sizes is judged by the tables tuning.csv of
 `experiments.tune`, which are looked for below --results_dir or --tuning_dir.
 """
 
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -44,10 +47,22 @@ from tff_ocs.records import runs
 from tff_ocs.records import settings
 
 _TUNING = 'tuning.csv'
+_TUNING_COLUMNS = (
+  'experiment',
+  'title',
+  'data',
+  'data_source',
+  'clients_per_round',
+  'sampling',
+  'expected_clients',
+  'step_size',
+  'seeds',
+  'best',
+)
 _ABOUT_LATE = (
   'Where a method is named in parentheses, some of its seeds stay at the'
-  ' accuracy only in the last tenth of their rounds; the number then depends on'
-  ' the length of the runs.'
+  ' accuracy only in the last tenth of their rounds, or never; the number then'
+  ' depends on the length of the runs.'
 )
 
 
@@ -107,6 +122,8 @@ def write_claims(
     The claims with their verdicts.
   """
   try:
+    if tuning_dir is not None and not pathlib.Path(tuning_dir).is_dir():
+      raise runs.RunsError(f'--tuning_dir={tuning_dir} is not a folder.')
     groups = inputs.find_groups(results_dir, data)
     tuned = read_tuning(pathlib.Path(tuning_dir or results_dir), data)
     if not groups and not tuned:
@@ -134,15 +151,21 @@ def read_tuning(
     data: As for `write_claims`.
 
   Returns:
-    The tables by their paths. A line is printed for each table of an earlier
-    version, which does not say what was tuned, and it is left out.
+    The tables by their paths. A line is printed for each table that cannot be
+    used, such as one of an earlier version, which does not say what was tuned,
+    and it is left out.
   """
   tuned = {}
-  for path in sorted(folder.rglob(_TUNING)):
-    table = pd.read_csv(path)
-    if 'experiment' not in table:
+  for path in _find_tuning(folder):
+    try:
+      table = pd.read_csv(path)
+    except ValueError as error:  # Among others, that of an empty file.
+      print(f'{path} is left out: {error}.', file=sys.stderr)
+      continue
+    missing = [name for name in _TUNING_COLUMNS if name not in table]
+    if missing:
       print(
-        f'{path} is left out: it has no column experiment; repeat the command'
+        f'{path} is left out: it has no column {missing[0]}; repeat the command'
         ' of experiments.tune, which then writes it.',
         file=sys.stderr,
       )
@@ -152,6 +175,16 @@ def read_tuning(
     ):
       tuned[path] = table
   return tuned
+
+
+def _find_tuning(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The tables below a folder and through links, each once."""
+  found = [
+    pathlib.Path(of_tables, _TUNING)
+    for of_tables, _, names in os.walk(folder, followlinks=True)
+    if _TUNING in names
+  ]
+  return sorted({path.resolve(): path for path in sorted(found)}.values())
 
 
 def format_verdicts(judged: Sequence[paper_claims.Judged]) -> str:
@@ -195,9 +228,10 @@ def format_markdown(judged: Sequence[paper_claims.Judged]) -> str:
 
 def format_runs(groups: Sequence[runs.Group]) -> str:
   """A table with the rounds, the commits and the cores of each experiment."""
-  by_experiment: dict[runs.Experiment, list[runs.Run]] = {}
-  for group in groups:
-    by_experiment.setdefault(group.experiment, []).extend(group.runs)
+  by_experiment = {
+    experiment: [run for group in of_experiment for run in group.runs]
+    for experiment, of_experiment in runs.by_experiment(groups).items()
+  }
   return tables.format_markdown(
     'The runs',
     ['Data', 'Runs', 'Rounds', 'Commits', 'Cores'],

@@ -326,7 +326,10 @@ class _Drawer(NamedTuple):
       )
     if name == _AUTHORS and self.authors_curves is None:
       raise runs.RunsError('it needs --authors_curves.')
-    if name != _IMPROVEMENT:
+    if name == _IMPROVEMENT:
+      for of_experiment in runs.by_experiment(shown).values():
+        runs.check_comparable(of_experiment)
+    else:
       runs.check_comparable(shown)
       _name_missing(name, shown)
     self.output_dir.mkdir(parents=True, exist_ok=True)

@@ -27,12 +27,16 @@ _HEIGHT = 2.6
 
 
 def select(groups: Sequence[runs.Group]) -> list[runs.Group]:
-  """The runs with AOCS, without compression, in which alpha^k was measured."""
+  """The runs with AOCS, without compression, in which alpha^k was measured.
+
+  Variants of AOCS, whose runs have a name of their own, are left out.
+  """
   return [
     group
     for group in groups
     if group.method.sampling == 'aocs'
     and group.method.compression is None
+    and group.method.name is None
     and group.method.expected_clients is not None
     and all(COLUMN in run.metrics for run in group.runs)
   ]
@@ -54,9 +58,7 @@ def plot_improvement(
   Returns:
     A row for each line, as of `panels.plot_panels`.
   """
-  of_experiment: dict[runs.Experiment, list[runs.Group]] = {}
-  for group in groups:
-    of_experiment.setdefault(group.experiment, []).append(group)
+  of_experiment = runs.by_experiment(groups)
   has_several = any(len(of_one) > 1 for of_one in of_experiment.values())
   titles = (
     ('Smallest m', 'Larger m') if has_several else ('Improvement factor',)

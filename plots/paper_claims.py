@@ -277,14 +277,30 @@ _Measured = dict[str, Any]
 
 
 def _measure(check: Check, measure: Callable[[], _Measured]) -> Check:
-  """The check with its number, or with the reason why it is not judged."""
+  """The check with its number, or with the reason why it is not judged.
+
+  Args:
+    check: The check without its number.
+    measure: Returns some of the attributes of the check, among them the
+      estimate. Where runs end too early to know the number, `extremes` are the
+      smallest and the largest estimate that longer runs could give, and
+      `unknown` is the reason. The check is judged if both have one verdict.
+
+  Returns:
+    The check.
+  """
   try:
-    check = check._replace(**measure())
+    measured = measure()
   except runs.RunsError as error:
     return check._replace(why=str(error))
+  extremes, unknown = measured.pop('extremes', ()), measured.pop('unknown', '')
+  check = check._replace(**measured)
   if math.isnan(check.estimate.value):
-    why = check.why or 'no evaluation within these bits'
+    why = check.why or unknown or 'no evaluation within these bits'
     return check._replace(estimate=None, why=why)
+  verdicts = {check._replace(estimate=each).verdict for each in extremes}
+  if len(verdicts) > 1:
+    return check._replace(why=unknown)
   return check
 
 
@@ -320,18 +336,19 @@ def _ratio_of_bits(evidence, name, n, one, other):
   def measure():
     pairs = measures.pair(*evidence.find(name, n, one, other))
 
-    def estimate(round_of):
-      return measures.estimate_ratio(*_bits_to_target(pairs, round_of))
-
-    ratio = estimate(measures.lasting_round)
-    why = _coarseness(pairs)
-    if math.isnan(ratio.value):
-      why = _who_gets_there(pairs)
+    above, below = _bits_to_target(pairs, measures.lasting_round)
+    sent_above, sent_below = _bits_sent_to_target(pairs)
+    first_hit = _bits_to_target(pairs, runs.round_of_accuracy)
     return {
-      'estimate': ratio,
-      'by_first_hit': estimate(runs.round_of_accuracy).value,
+      'estimate': measures.estimate_ratio(above, below),
+      'extremes': [
+        measures.estimate_ratio(sent_above, below),
+        measures.estimate_ratio(above, sent_below),
+      ],
+      'unknown': _who_gets_there(pairs),
+      'by_first_hit': measures.estimate_ratio(*first_hit).value,
       'note': _describe_late(pairs),
-      'why': why,
+      'why': _coarseness(pairs),
     }
 
   return measure
@@ -347,13 +364,23 @@ def _bits_to_target(pairs, round_of) -> np.ndarray:
   )
 
 
+def _bits_sent_to_target(pairs) -> np.ndarray:
+  """All bits of a run that never stays there, which needs more than these."""
+  sent = [
+    [measures.bits_of_round(run, len(run.metrics) - 1) for run in of_seed]
+    for of_seed in pairs
+  ]
+  lasting = _bits_to_target(pairs, measures.lasting_round)
+  return np.minimum(lasting, np.transpose(sent))
+
+
 def _describe_late(pairs) -> str:
   """The methods that stay at the target only shortly before their end."""
   described = []
   for of_method in zip(*pairs):
     rounds = [measures.lasting_round(run, _TARGET) for run in of_method]
     of_all = of_method[0].settings.total_rounds
-    if any(_LATE * of_all <= lasting < math.inf for lasting in rounds):
+    if max(rounds) >= _LATE * of_all:
       label = of_method[0].settings.method
       spans = sorted({f'{lasting:g}' for lasting in rounds}, key=float)
       spans = ', '.join(spans).replace('inf', 'never')
@@ -362,7 +389,7 @@ def _describe_late(pairs) -> str:
 
 
 def _who_gets_there(pairs) -> str:
-  """With how many seeds each of two methods stays at the target."""
+  """With how many seeds each method stays at the target."""
   described = []
   for of_method in zip(*pairs):
     rounds = [measures.lasting_round(run, _TARGET) for run in of_method]
@@ -393,10 +420,26 @@ def _bits(evidence: Evidence) -> list[Check]:
   def within(method, accuracy_of=measures.highest_accuracy_within):
     def measure():
       pairs = measures.pair(*evidence.find(name, n, method))
-      accuracies = [accuracy_of(run, _BUDGET) for (run,) in pairs]
-      return {
+      accuracies = np.array([accuracy_of(run, _BUDGET) for (run,) in pairs])
+      sent = [
+        measures.bits_of_round(run, len(run.metrics) - 1) for (run,) in pairs
+      ]
+      measured = {
         'estimate': measures.estimate_mean(accuracies),
         'why': _coarseness(pairs),
+      }
+      ends_early = np.less(sent, _BUDGET)
+      if not ends_early.any():
+        return measured
+      # More bits cannot make the highest accuracy lower.
+      is_highest = accuracy_of is measures.highest_accuracy_within
+      least = np.where(ends_early & (not is_highest), 0.0, accuracies)
+      most = np.where(ends_early, 1.0, accuracies)
+      sent_and_needed = f'{min(sent) / 1e9:.2g} of {_BUDGET / 1e9:g} Gbit'
+      return {
+        **measured,
+        'extremes': [measures.estimate_mean(end) for end in (least, most)],
+        'unknown': f'a run ends after {sent_and_needed}',
       }
 
     return measure
@@ -454,13 +497,15 @@ def _gbit(evidence, name, n, method):
   def measure():
     pairs = measures.pair(*evidence.find(name, n, method))
 
-    def estimate(round_of):
-      (bits,) = _bits_to_target(pairs, round_of)
-      return measures.estimate_mean(bits / 1e9)
-
+    (bits,) = _bits_to_target(pairs, measures.lasting_round)
+    (sent,) = _bits_sent_to_target(pairs)
+    (first_hit,) = _bits_to_target(pairs, runs.round_of_accuracy)
+    estimate = measures.estimate_mean(bits / 1e9)
     return {
-      'estimate': estimate(measures.lasting_round),
-      'by_first_hit': estimate(runs.round_of_accuracy).value,
+      'estimate': estimate,
+      'extremes': [measures.estimate_mean(sent / 1e9), estimate],
+      'unknown': _who_gets_there(pairs),
+      'by_first_hit': measures.estimate_mean(first_hit / 1e9).value,
       'note': _describe_late(pairs),
       'why': _coarseness(pairs),
     }
@@ -616,19 +661,31 @@ def _step_sizes(evidence: Evidence) -> list[Check]:
 
 
 def _balanced(evidence: Evidence) -> list[Check]:
-  own, _ = _uniform_step_sizes(evidence, _CIFAR100, 32, 3)
+  of_uniform, of_aocs = _step_sizes_on_cifar100(evidence)
   label = 'uniform with its own step size'
-  return _better_on_cifar100(evidence, own, label, 'above 0')
+  return _better_on_cifar100(evidence, of_uniform - of_aocs, label, 'above 0')
 
 
 def _balanced_by_sampling(evidence: Evidence) -> list[Check]:
-  _, same = _uniform_step_sizes(evidence, _CIFAR100, 32, 3)
+  _, of_aocs = _step_sizes_on_cifar100(evidence)
   label = "uniform with AOCS' step size"
-  return _better_on_cifar100(evidence, same, label, '–')
+  return _better_on_cifar100(evidence, of_aocs, label, '–')
 
 
-def _better_on_cifar100(evidence, uniform, label, paper) -> list[Check]:
+def _better_on_cifar100(evidence, step_sizes, label, paper) -> list[Check]:
   name, n, m = _CIFAR100, 32, 3
+
+  def minus_uniform(difference):
+    def measure():
+      if len(step_sizes) > 1:
+        found = ', '.join(f'{size:g}' for size in sorted(step_sizes))
+        raise runs.RunsError(f'runs with several step sizes: {found}')
+      # Where there is none, NaN is that of no run.
+      uniform = ('uniform', m, *(step_sizes or [math.nan]))
+      return _difference(evidence, name, n, ('aocs', m), uniform, difference)()
+
+    return measure
+
   return [
     _measure(
       Check(
@@ -638,7 +695,7 @@ def _better_on_cifar100(evidence, uniform, label, paper) -> list[Check]:
         paper,
         _ABOVE_0,
       ),
-      _difference(evidence, name, n, ('aocs', m), uniform, difference),
+      minus_uniform(difference),
     )
     for quantity, difference in (
       ('final accuracy', _final),
@@ -647,23 +704,18 @@ def _better_on_cifar100(evidence, uniform, label, paper) -> list[Check]:
   ]
 
 
-def _uniform_step_sizes(evidence, name, n, m):
-  """Uniform sampling with a step size of its own, and with that of AOCS."""
-
-  def step_sizes_of(sampling):
-    return {
+def _step_sizes_on_cifar100(evidence) -> tuple[set[float], set[float]]:
+  """The step sizes of uniform sampling and of AOCS, with n = 32 and m = 3."""
+  of_uniform, of_aocs = (
+    {
       group.settings.get('client_learning_rate')
       for group in evidence.groups
-      if group.experiment[:2] == (name, n) and group.method[:2] == (sampling, m)
+      if group.experiment[:2] == (_CIFAR100, 32)
+      and group.method[:2] == (sampling, 3)
     }
-
-  of_aocs = step_sizes_of('aocs')
-  own = sorted(step_sizes_of('uniform') - of_aocs)
-  # Where there is none, NaN is that of no run.
-  return tuple(
-    ('uniform', m, *(step_sizes or [math.nan])[:1])
-    for step_sizes in (own, sorted(of_aocs))
+    for sampling in ('uniform', 'aocs')
   )
+  return of_uniform, of_aocs
 
 
 def _one_round_trip(evidence: Evidence) -> list[Check]:

@@ -104,6 +104,10 @@ def write_summary(
     tables.write(folder / 'summary', table, text)
     if text_from_aocs:
       tables.write(folder / 'differences', from_aocs, text_from_aocs)
+    else:
+      # Those of other runs.
+      for ending in ('csv', 'md'):
+        (folder / f'differences.{ending}').unlink(missing_ok=True)
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
 

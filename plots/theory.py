@@ -241,8 +241,8 @@ def draw(results_dir: str, output_dir: str) -> None:
   plot_neighbourhood(
     neighbourhood,
     files_of('neighbourhood'),
-    caption=f'Quadratics, {shape}, {heterogeneity}; mean over {repeats // 10}'
-    ' repeats.',
+    caption=f'Quadratics, {shape}, {heterogeneity}; mean over'
+    f' {max(2, repeats // 10)} repeats.',
   )
   plot_step_sizes(
     step_sizes, files_of('step_sizes'), caption=f'Quadratics, {shape}.'

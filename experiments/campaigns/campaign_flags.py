@@ -254,6 +254,9 @@ def extra_flags(
     value = argument.split('=', 1)[1]
     if name in _PATHS:
       value = in_full(value)
+      # This one may not exist yet: the run downloads to it.
+      if name == 'cache_dir' and not value.startswith('~'):
+        value = os.path.abspath(value)
     elif name in experiment_flags.USER_CODE:
       value = _code_in_full(value)
     given.append(f'--{name}={value}')

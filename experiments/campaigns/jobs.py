@@ -66,6 +66,8 @@ def run_jobs(
       '--parallel is for this machine and cannot be combined with'
       ' --ray_address.'
     )
+  if ray_address is not None:
+    _check_tracker(jobs)
   cores = local_runner.share_cores(parallel, len(jobs))
   with _lock(output_dir):
     rounds = {}
@@ -94,6 +96,16 @@ def run_jobs(
       runner = ray_runner.RayRunner(output_dir, ray_address)
     with contextlib.closing(runner), _sigterm_as_ctrl_c():
       return _run(jobs, waiting, rounds, runner, output_dir, name)
+
+
+def _check_tracker(jobs) -> None:
+  """On a node, files outside of a run's folder are lost."""
+  uri = os.environ.get('MLFLOW_TRACKING_URI', '')
+  if any('--log_to=mlflow' in job.flags for job in jobs) and '://' not in uri:
+    raise job_lib.JobError(
+      '--log_to=mlflow with --ray_address needs the address of a server in the'
+      f' environment variable MLFLOW_TRACKING_URI, found {uri!r}.'
+    )
 
 
 def _run(

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Optional
 from typing import Union
@@ -38,6 +39,7 @@ def start_process(
   cwd: Union[str, os.PathLike],
   log: pathlib.Path,
   cores: Sequence[int],
+  env: Optional[Mapping[str, str]] = None,
 ) -> subprocess.Popen:
   """Starts a process that ends with this thread at the latest.
 
@@ -46,6 +48,7 @@ def start_process(
     cwd: The working directory.
     log: The file for the output, which is replaced.
     cores: The numbers of the cores that the process may use.
+    env: The environment; if not given, that of this process.
 
   Returns:
     The process.
@@ -66,6 +69,7 @@ def start_process(
         *command,
       ],
       cwd=cwd,
+      env=env,
       stdin=subprocess.DEVNULL,
       stdout=file,
       stderr=file,

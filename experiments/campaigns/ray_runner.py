@@ -167,7 +167,15 @@ def _join(address):
       runtime_env={
         'py_modules': [str(job_lib.ROOT / name) for name in _PACKAGES],
         'excludes': ['__pycache__'],
-        'env_vars': {code_version.VARIABLE: code_version.git_commit()},
+        'env_vars': {
+          code_version.VARIABLE: code_version.git_commit(),
+          # Trackers are told by these where they are, and who logs in.
+          **{
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(('MLFLOW_', 'WANDB_'))
+          },
+        },
       },
     )
 

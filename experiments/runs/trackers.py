@@ -75,7 +75,8 @@ class Tracker:
       hint = '; WANDB_MODE=offline needs no server' * (name == 'wandb')
       raise TrackerError(
         f'--log_to={name}: the run cannot be opened there:'
-        f' {_first_line(error)}{hint}.'
+        f' {_first_line(error)}{hint}. With --log_to={TENSORBOARD} the run does'
+        f' not need {name}.'
       ) from error
 
   def release(self, metrics: Mapping[str, Any], round_num: int) -> None:

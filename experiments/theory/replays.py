@@ -148,11 +148,12 @@ def scale_to_spend(sampler: Sampler, m: float) -> Sequence[np.ndarray]:
     The probabilities of each round with the target that gives this mean; the
     nearest that is found if none does, as where too few norms are above 0.
   """
-  target = m
+  target, last_mean = m, 0.0
   for _ in range(_MAX_STEPS):
     of_rounds = sampler(target)
     mean = count_participants(of_rounds)[1:].mean()
-    if abs(mean - m) <= _RELATIVE_TOLERANCE * m or mean == 0:
+    # It does not grow any more where all clients with an update send.
+    if abs(mean - m) <= _RELATIVE_TOLERANCE * m or mean == last_mean:
       break
-    target *= m / mean
+    target, last_mean = target * m / mean, mean
   return of_rounds

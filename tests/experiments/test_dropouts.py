@@ -78,9 +78,10 @@ def test_cohorts_are_those_of_the_last_rounds_of_recorded_runs(tmp_path):
     norms = norms_lib.read_norms(folder)[-1]
     norms[-1] = 0
     norms_lib.NormsWriter(folder).write(norms.astype(np.float32), 8)
-  by_examples, equal = sorted(
-    dropouts.read_cohorts(str(tmp_path), None, 0),
-    key=lambda cohort: cohort.pool.weights.size,
+  by_examples, equal = (
+    cohort
+    for name in ('a', 'b')
+    for cohort in dropouts.read_cohorts(str(tmp_path / name), None, 0)
   )
   norms = norms_lib.read_norms(tmp_path / 'a')[-1]
   examples = runs.read_run(tmp_path / 'a').metrics['cohort_examples'].iloc[-1]
@@ -110,6 +111,14 @@ def test_recorded_runs_are_measured(tmp_path, capsys):
   of_aocs = table[(table['method'] == 'AOCS') & (table['rates'] == 'equal')]
   between = of_aocs[(of_aocs['lost'] == 'between') & (of_aocs['variant'] == '')]
   assert between['along'].item() == pytest.approx(0.9)
+
+
+def test_runs_with_different_settings_are_not_put_together(tmp_path):
+  for step_size in (0.125, 0.25):
+    folder = tmp_path / f'step_{step_size}'
+    test_threshold.write_run(folder, client_learning_rate=step_size)
+  with pytest.raises(runs.RunsError, match='differ in client_learning_rate'):
+    list(dropouts.read_cohorts(str(tmp_path), None, 0))
 
 
 def test_one_round_is_enough(tmp_path):

@@ -1,7 +1,11 @@
 """Tests of the reproduction, with stand-ins for the runs and the programs."""
 
 import shlex
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 from absl import flags
 
@@ -259,6 +263,27 @@ def test_step_leaves_its_output_and_its_reason(tmp_path):
   assert reproduce._run_step(step, tmp_path) == [
     f'bad failed: error: no\n  log: {tmp_path / "logs" / "bad.log"}'
   ]
+
+
+def test_step_ends_with_the_program(tmp_path):
+  """Otherwise the same command finds its folder in use."""
+  (tmp_path / 'logs').mkdir()
+  script = f"""
+import pathlib
+from experiments import reproduce
+sleep = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'
+step = reproduce.Step('s', ['-c', sleep])
+reproduce._run_step(step, pathlib.Path({str(tmp_path)!r}))
+"""
+  program = subprocess.Popen([sys.executable, '-c', script], cwd=job_lib.ROOT)
+  log = tmp_path / 'logs' / 's.log'
+  while not (log.exists() and log.read_text().endswith('\n')):
+    assert program.poll() is None
+    time.sleep(0.05)
+  step = psutil.Process(int(log.read_text()))
+  program.terminate()
+  program.wait()
+  step.wait(timeout=60)
 
 
 def test_no_data_at_all_is_one_line(tmp_path):

@@ -149,6 +149,21 @@ def test_program_prints_and_writes_what_it_finds(tmp_path, capsys):
     assert (tmp_path / 'out' / f'threshold.{ending}').stat().st_size > 1000
 
 
+def test_runs_with_different_settings_are_not_averaged(tmp_path):
+  for step_size in (0.125, 0.25):
+    folder = tmp_path / 'runs' / f'step_{step_size}'
+    write_run(folder, client_learning_rate=step_size)
+  with pytest.raises(
+    SystemExit, match=r'differ in client_learning_rate=0\.125, against'
+  ):
+    threshold.compare(
+      results_dir=str(tmp_path / 'runs'),
+      controllers=ONE,
+      output_dir=str(tmp_path / 'out'),
+    )
+  assert not (tmp_path / 'out').exists()
+
+
 def test_m_is_as_asked(tmp_path, capsys):
   write_run(tmp_path / 'run')
   threshold.compare(

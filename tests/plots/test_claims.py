@@ -171,7 +171,56 @@ def test_uniform_that_never_stays_needs_more(write):
   # It hits 85 % as soon as the others.
   assert check.by_first_hit == 8
   text = claims.format_markdown([*judge(folder).values()])
-  assert '| ∞ [8, ∞], first hit 8 | 3 |' in text
+  note = 'uniform, m=3 from rounds 4, never of 10 on'
+  assert f'| ∞ [8, ∞], first hit 8 ({note}) | 3 |' in text
+
+
+def test_runs_that_end_too_early_prove_little(write):
+  # All end with less than 2^6 x 10^8 bits, the two others below 85 %.
+  write('aocs', 3, GOOD, bits=np.arange(1, 11) * 10**8)
+  write('full', 32, BAD, bits=np.arange(1, 11) * 5 * 10**8)
+  folder = write('uniform', 3, BAD, bits=np.arange(1, 11) * 10**8)
+  of = {check.quantity: check for check in judge(folder)[1].checks}
+  for quantity, why in (
+    (
+      'bits to a lasting 85%, uniform / AOCS, m=3',
+      'uniform, m=3 gets there wi',
+    ),
+    ('accuracy at 2^6 × 10^8 bits, AOCS, m=3', 'a run ends after 1 of 6.4 Gb'),
+    ('bits to a lasting 85%, full participation', 'full participation gets th'),
+  ):
+    assert of[quantity].verdict == NOT_JUDGED
+    assert of[quantity].why.startswith(why)
+  # Its 50 x 10^8 bits are more than 5.7 times the 5 x 10^8 of AOCS.
+  assert of['bits to a lasting 85%, full / AOCS, m=3'].verdict == HOLDS
+  # What is above 40 % already stays so.
+  assert of['highest accuracy up to 2^6 × 10^8 bits, uniform, m=3'].verdict == (
+    FAILS
+  )
+
+
+def test_low_accuracies_of_runs_that_end_too_early_are_not_judged(write):
+  low = np.linspace(0.1, 0.3, 10)
+  folder = write('uniform', 3, low, bits=np.arange(1, 11) * 10**8)
+  (check,) = checks_of(folder, 1, 'bits, uniform')
+  assert check.verdict == NOT_JUDGED
+  assert check.why == 'a run ends after 1 of 6.4 Gbit'
+  assert check.estimate.value == pytest.approx(0.3)
+
+
+# AOCS sends 160 x 10^8 bits without getting there.
+@pytest.mark.parametrize('factor, verdict', [(2.2, HOLDS), (2.4, NOT_JUDGED)])
+def test_aocs_that_never_gets_there_may_need_little_more(
+  write, factor, verdict
+):
+  write('aocs', 3, BAD, bits=FEW)
+  # One round trip is there after 80 x 10^8 bits, times the factor.
+  folder = write('threshold', 3, GOOD, bits=factor * FEW)
+  check = judge(folder)[7].checks[0]
+  assert check.estimate.value == 0
+  assert check.verdict == verdict
+  if verdict == NOT_JUDGED:
+    assert check.why.endswith('AOCS, m=3 gets there with 0 of 3 seeds')
 
 
 def test_nobody_who_gets_there_is_not_judged(write):
@@ -390,8 +439,19 @@ def test_searches_that_do_not_say_what_they_are_of_are_named(tmp_path, capsys):
   former.to_csv(tmp_path / 'b' / 'tuning.csv', index=False)
   assert judge(tmp_path)[5].checks[0].verdict == HOLDS
   assert 'no column experiment' in capsys.readouterr().err
+  (tmp_path / 'b' / 'tuning.csv').write_text('')
+  assert judge(tmp_path)[5].checks[0].verdict == HOLDS
+  assert 'tuning.csv is left out: No columns' in capsys.readouterr().err
   assert claims.read_tuning(tmp_path, 'other data') == {}
   assert len(claims.read_tuning(tmp_path, 'synthetic')) == 1
+
+
+def test_searches_are_found_through_links_and_once(tmp_path):
+  write_tuning(tmp_path / 'there' / 'a', 0.125, 0.03125)
+  (tmp_path / 'here').mkdir()
+  for name in ('one', 'other'):
+    (tmp_path / 'here' / name).symlink_to(tmp_path / 'there')
+  assert judge(tmp_path / 'here')[5].checks[0].verdict == HOLDS
 
 
 # Claim 6: balanced data.
@@ -427,6 +487,16 @@ def test_gain_on_balanced_data_is_by_sampling_or_by_step_size(
     assert judged[8].checks[0].why == (
       'no runs of uniform, m=3 with step size 0.001'
     )
+
+
+def test_several_step_sizes_of_uniform_sampling_are_not_judged(write):
+  of = {'of': made_up.CIFAR100}
+  write('aocs', 3, GOOD, client_learning_rate=1e-3, **of)
+  write('uniform', 3, BAD, client_learning_rate=1e-4, **of)
+  folder = write('uniform', 3, GOOD, client_learning_rate=3e-4, **of)
+  for check in judge(folder)[6].checks:
+    assert check.verdict == NOT_JUDGED
+    assert check.why == 'runs with several step sizes: 0.0001, 0.0003'
 
 
 # Claim 7: one round trip.
@@ -554,6 +624,11 @@ def test_command_prints_and_writes_the_table(write, tmp_path, capsys):
   ]
   assert float(row['value']) == pytest.approx(0.2)
   assert (row['seeds'], row['verdict']) == ('3', HOLDS)
+
+
+def test_folder_of_searches_must_exist(tmp_path):
+  with pytest.raises(SystemExit, match='--tuning_dir=typo is not a folder'):
+    claims.write_claims(results_dir=str(tmp_path), tuning_dir='typo')
 
 
 def test_no_runs_are_an_error(tmp_path):

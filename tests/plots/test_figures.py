@@ -247,11 +247,11 @@ def test_authors_curves_are_drawn_with_ours(tmp_path, drawn):
   lines = {line.get_label(): line for line in accuracy.lines}
   assert list(lines) == [
     'uniform, m=3 (2 seeds)',
-    "authors' code, same data: uniform, m=3 (1 seed)",
+    "authors' code: uniform, m=3 (1 seed)",
     'AOCS, m=3 (2 seeds)',
-    "authors' code, same data: AOCS, m=3 (1 seed)",
+    "authors' code: AOCS, m=3 (1 seed)",
   ]
-  uniform = lines["authors' code, same data: uniform, m=3 (1 seed)"]
+  uniform = lines["authors' code: uniform, m=3 (1 seed)"]
   np.testing.assert_allclose(uniform.get_xdata(), [0, 2])
   np.testing.assert_allclose(uniform.get_ydata(), [10, 50])
   (note,) = [text.get_text() for text in loss.texts]
@@ -294,6 +294,15 @@ def test_improvement_factors_have_a_figure(tmp_path, monkeypatch):
     'made-up numbers, m=3 of 32',
     'made-up numbers, set 1, m=3, 6 of 32',
   ]
+  # Variants of AOCS have no line, and other settings no figure.
+  made_up.write_run(tmp_path / 'own', m=3, alpha=alpha, method='AOCS, mine')
+  draw(tmp_path, 'improvement')
+  assert [len(axis.lines) for axis in drawn[1].axes] == [2, 1]
+  made_up.write_run(
+    tmp_path / 'step', m=3, alpha=alpha, client_learning_rate=0.5
+  )
+  with pytest.raises(SystemExit, match='differ in client_learning_rate'):
+    draw(tmp_path, 'improvement')
   # All nine rounds are in one mean; and it is one over two seeds.
   np.testing.assert_allclose(smallest.lines[1].get_ydata(), [0.55])
   (six,) = larger.lines

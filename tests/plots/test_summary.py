@@ -2,6 +2,7 @@
 
 import csv
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -266,6 +267,14 @@ def test_differences_from_aocs_are_printed_and_written(tmp_path, capsys):
     (row,) = csv.DictReader(file)
   assert row['method'] == 'OCS, m=3'
   assert float(row['final_accuracy_difference']) == 0
+  # Tables of other runs are not left behind.
+  shutil.rmtree(tmp_path / 'runs' / 'ocs')
+  summary.write_summary(
+    results_dir=str(tmp_path / 'runs'),
+    accuracies=[0.5],
+    output_dir=str(tmp_path),
+  )
+  assert not list(tmp_path.glob('differences.*'))
 
 
 def test_data_are_chosen_by_name_and_by_source(tmp_path, capsys):

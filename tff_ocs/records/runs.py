@@ -407,6 +407,14 @@ def check_comparable(groups: Sequence[Group]) -> None:
         )
 
 
+def by_experiment(groups: Iterable[Group]) -> dict[Experiment, list[Group]]:
+  """The groups of each experiment, in the given order."""
+  of_experiment: dict[Experiment, list[Group]] = {}
+  for group in groups:
+    of_experiment.setdefault(group.experiment, []).append(group)
+  return of_experiment
+
+
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
   """The names of the settings that differ."""
   return [

@@ -168,9 +168,9 @@ def test_paths_of_files_here_are_written_in_full(tmp_path, monkeypatch):
     '--availability=experiments/sweep.py',
     '--cohort_sampler=clustered',
     '--data=',
-    '--cache_dir=elsewhere',
     '--cache_dir=~nobody/elsewhere',
     '--client_column=table.csv',
+    '--cache_dir=elsewhere',
   ]
   assert campaign_flags.extra_flags(['sweep', *arguments], values, ()) == [
     f'--task={tmp_path}/my_task.py:load',
@@ -179,7 +179,9 @@ def test_paths_of_files_here_are_written_in_full(tmp_path, monkeypatch):
     f'--cohort_sampler={tmp_path}/my_cohorts.py:build',
     # Of the folder that the runs are started in.
     f'--availability={job_lib.ROOT}/experiments/sweep.py',
-    *arguments[5:],
+    *arguments[5:-1],
+    # It does not exist yet.
+    f'--cache_dir={tmp_path}/elsewhere',
   ]
   assert [
     run.values['sampling'] for run in campaign_flags.read_runs(values)

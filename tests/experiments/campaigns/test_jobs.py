@@ -158,6 +158,19 @@ def test_parallel_is_not_for_ray(tmp_path):
     run(tmp_path, make_job('run'), parallel=1, ray_address='auto')
 
 
+@pytest.mark.parametrize('uri', [None, '', 'mlruns'])
+def test_mlflow_on_ray_needs_a_server(tmp_path, monkeypatch, uri):
+  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
+  if uri is not None:
+    monkeypatch.setenv('MLFLOW_TRACKING_URI', uri)
+  job = make_job('run').extended('', '--log_to=mlflow')
+  with pytest.raises(
+    job_lib.JobError, match=f'MLFLOW_TRACKING_URI, found {uri or ""!r}'
+  ):
+    run(tmp_path, job, ray_address='auto')
+  assert not list(tmp_path.iterdir())
+
+
 def test_missing_ray_is_explained(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'ray', None)
   monkeypatch.delitem(

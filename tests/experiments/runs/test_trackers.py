@@ -34,7 +34,8 @@ def test_tracker_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setattr(trackers, '_MlflowReleaseManager', Broken)
   with pytest.raises(
     trackers.TrackerError,
-    match='^--log_to=mlflow: the run cannot be opened there: no such server.$',
+    match='^--log_to=mlflow: the run cannot be opened there: no such server.'
+    ' With --log_to=tensorboard the run does not need mlflow.$',
   ):
     trackers.Tracker('mlflow', tmp_path, {})
 

@@ -404,10 +404,11 @@ def test_variances_are_of_the_aggregate():
   np.testing.assert_allclose(variances, [16, 0.16])
 
 
-def test_spend_that_cannot_be_reached_is_approached():
+@pytest.mark.parametrize('m', [2, 10**5])
+def test_spend_that_cannot_be_reached_is_approached(m):
   rounds = [np.array([1.0, 0, 0, 0])] * 3
   of_rounds = replays.scale_to_spend(
-    lambda m: [probabilities.optimal_probabilities(u, m) for u in rounds], 2
+    lambda m: [probabilities.optimal_probabilities(u, m) for u in rounds], m
   )
   np.testing.assert_array_equal(of_rounds, rounds)
   zeros = [np.zeros(4)] * 3
