@@ -27,7 +27,6 @@ The search for step sizes is judged by the tables tuning.csv of
 `experiments.tune`, which are looked for below --results_dir or --tuning_dir.
 """
 
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -155,36 +154,29 @@ def read_tuning(
     used, such as one of an earlier version, which does not say what was tuned,
     and it is left out.
   """
-  tuned = {}
-  for path in _find_tuning(folder):
+  tuned: dict[pathlib.Path, pd.DataFrame] = {}
+  left_out: list[str] = []
+  found = [of for of, names in runs.walk(folder, left_out) if _TUNING in names]
+  for path in (of_search / _TUNING for of_search in found):
     try:
       table = pd.read_csv(path)
     except ValueError as error:  # Among others, that of an empty file.
-      print(f'{path} is left out: {error}.', file=sys.stderr)
+      left_out.append(f'{path} is left out: {error}.')
       continue
     missing = [name for name in _TUNING_COLUMNS if name not in table]
     if missing:
-      print(
+      left_out.append(
         f'{path} is left out: it has no column {missing[0]}; repeat the command'
-        ' of experiments.tune, which then writes it.',
-        file=sys.stderr,
+        ' of experiments.tune, which then writes it.'
       )
     elif data is None or any(
       data == source or data in name
       for source, name in zip(table['data_source'], table['data'])
     ):
       tuned[path] = table
+  for line in left_out:
+    print(line, file=sys.stderr)
   return tuned
-
-
-def _find_tuning(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The tables below a folder and through links, each once."""
-  found = [
-    pathlib.Path(of_tables, _TUNING)
-    for of_tables, _, names in os.walk(folder, followlinks=True)
-    if _TUNING in names
-  ]
-  return sorted({path.resolve(): path for path in sorted(found)}.values())
 
 
 def format_verdicts(judged: Sequence[paper_claims.Judged]) -> str:

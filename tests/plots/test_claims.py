@@ -451,6 +451,8 @@ def test_searches_are_found_through_links_and_once(tmp_path):
   (tmp_path / 'here').mkdir()
   for name in ('one', 'other'):
     (tmp_path / 'here' / name).symlink_to(tmp_path / 'there')
+    # And back, in circles.
+    (tmp_path / 'there' / name).symlink_to(tmp_path / 'here')
   assert judge(tmp_path / 'here')[5].checks[0].verdict == HOLDS
 
 

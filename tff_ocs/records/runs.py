@@ -241,7 +241,7 @@ def find_groups(
     raise RunsError(f'--results_dir={path} is not a folder.')
   runs: list[Run] = []
   left_out: list[str] = []
-  for folder, names in _walk(path, left_out):
+  for folder, names in walk(path, left_out):
     if settings_lib.CONFIG not in names:
       continue
     try:
@@ -264,10 +264,18 @@ def find_groups(
   return group_runs(runs), left_out
 
 
-def _walk(
+def walk(
   path: pathlib.Path, left_out: list[str]
 ) -> Iterator[tuple[pathlib.Path, set[str]]]:
-  """All folders below a folder and through links, each once, by name."""
+  """Walks through a folder and all below it, also through links, each once.
+
+  Args:
+    path: The folder.
+    left_out: A line for each folder that cannot be read is added to this list.
+
+  Yields:
+    Each folder and the names of what it holds, in the order of their names.
+  """
 
   def leave_out(error):
     left_out.append(f'{error.filename} is left out: {error.strerror}.')
