@@ -169,8 +169,8 @@ def read_cohorts(
 
   Raises:
     OSError: If a file cannot be read.
-    RunsError: If there is no such run with an update that is not 0, or if an
-      experiment has runs with different settings.
+    RunsError: If there is no such run with an update that is not 0, or if a
+      method has runs with different settings in an experiment.
   """
   found = False
   for group in threshold.find_groups(results_dir, None):

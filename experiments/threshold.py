@@ -148,15 +148,21 @@ def find_groups(results_dir: str, data: Optional[str]) -> list[runs.Group]:
     The groups.
 
   Raises:
-    RunsError: If an experiment has runs with different settings.
+    RunsError: If a method has runs with different settings in an experiment.
   """
   recorded = [
     group
     for group in inputs.find_groups(results_dir, data)
     if any(norms_lib.are_recorded(run.path) for run in group.runs)
   ]
-  for of_experiment in runs.by_experiment(recorded).values():
-    runs.check_comparable(of_experiment)
+  of_method: dict[tuple, list[runs.Group]] = {}
+  for group in recorded:
+    # The others are left out later, with a line.
+    if all(group.settings.get(name) == _REPLAYED[name] for name in _REPLAYED):
+      key = (group.experiment, group.method)
+      of_method.setdefault(key, []).append(group)
+  for groups in of_method.values():
+    runs.check_comparable(groups)
   return recorded
 
 

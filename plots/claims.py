@@ -18,10 +18,10 @@ tolerances, and `plots.measures` what is measured:
     are judged do not, and is not judged if none is. All else holds in part,
     also if some numbers are not judged while the others hold.
 *   An accuracy counts as reached from the round on after which no evaluation is
-    below it. A run that never reaches it counts with infinitely many bits. It
-    only shows that more are needed than it sends, so the number is judged only
-    if these would give the same verdict. Such rounds are judged only in runs
-    that were validated after every round.
+    below it. A run that never reaches it counts with infinitely many bits. Such
+    a run only shows that it needs more bits than it sent. The number is judged
+    if the bits that it sent give the same verdict as infinitely many. Such
+    rounds are judged only in runs that were validated after every round.
 
 The search for step sizes is judged by the tables tuning.csv of
 `experiments.tune`, which are looked for below --results_dir or --tuning_dir.
@@ -156,8 +156,10 @@ def read_tuning(
   """
   tuned: dict[pathlib.Path, pd.DataFrame] = {}
   left_out: list[str] = []
-  found = [of for of, names in runs.walk(folder, left_out) if _TUNING in names]
-  for path in (of_search / _TUNING for of_search in found):
+  for of_search, names in runs.walk(folder, left_out):
+    if _TUNING not in names:
+      continue
+    path = of_search / _TUNING
     try:
       table = pd.read_csv(path)
     except ValueError as error:  # Among others, that of an empty file.
@@ -174,7 +176,7 @@ def read_tuning(
       for source, name in zip(table['data_source'], table['data'])
     ):
       tuned[path] = table
-  for line in left_out:
+  for line in dict.fromkeys(left_out):
     print(line, file=sys.stderr)
   return tuned
 

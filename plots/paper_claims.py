@@ -382,9 +382,16 @@ def _describe_late(pairs) -> str:
     of_all = of_method[0].settings.total_rounds
     if max(rounds) >= _LATE * of_all:
       label = of_method[0].settings.method
-      spans = sorted({f'{lasting:g}' for lasting in rounds}, key=float)
-      spans = ', '.join(spans).replace('inf', 'never')
-      described.append(f'{label} from rounds {spans} of {of_all} on')
+      known = sorted(
+        {round_num for round_num in rounds if round_num < math.inf}
+      )
+      if known:
+        spans = ', '.join(f'{round_num:g}' for round_num in known)
+        described.append(f'{label} from rounds {spans} of {of_all} on')
+      if num_never := rounds.count(math.inf):
+        described.append(
+          f'{label} never with {num_never} of {len(rounds)} seeds'
+        )
   return '; '.join(described)
 
 
@@ -663,23 +670,28 @@ def _step_sizes(evidence: Evidence) -> list[Check]:
 def _balanced(evidence: Evidence) -> list[Check]:
   of_uniform, of_aocs = _step_sizes_on_cifar100(evidence)
   label = 'uniform with its own step size'
-  return _better_on_cifar100(evidence, of_uniform - of_aocs, label, 'above 0')
+  own = of_uniform - of_aocs
+  return _better_on_cifar100(evidence, own, 'uniform', label, 'above 0')
 
 
 def _balanced_by_sampling(evidence: Evidence) -> list[Check]:
   _, of_aocs = _step_sizes_on_cifar100(evidence)
   label = "uniform with AOCS' step size"
-  return _better_on_cifar100(evidence, of_aocs, label, '–')
+  return _better_on_cifar100(evidence, of_aocs, 'AOCS', label, '–')
 
 
-def _better_on_cifar100(evidence, step_sizes, label, paper) -> list[Check]:
+def _better_on_cifar100(
+  evidence, step_sizes, whose, label, paper
+) -> list[Check]:
   name, n, m = _CIFAR100, 32, 3
 
   def minus_uniform(difference):
     def measure():
       if len(step_sizes) > 1:
         found = ', '.join(f'{size:g}' for size in sorted(step_sizes))
-        raise runs.RunsError(f'runs with several step sizes: {found}')
+        raise runs.RunsError(
+          f'runs of {whose} with several step sizes: {found}'
+        )
       # Where there is none, NaN is that of no run.
       uniform = ('uniform', m, *(step_sizes or [math.nan]))
       return _difference(evidence, name, n, ('aocs', m), uniform, difference)()

@@ -51,13 +51,13 @@ class WorkerService:
     """Waits for the end of both; returns what was printed since."""
     _, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while _is_alive(self.worker):
+    while is_alive(self.worker):
       assert time.monotonic() < deadline, 'the worker is left'
       time.sleep(0.02)
     return errors
 
 
-def _is_alive(process):
+def is_alive(process):
   with contextlib.suppress(psutil.NoSuchProcess):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
   return False

@@ -1,11 +1,13 @@
 """Tests of the reference probabilities, against independent derivations."""
 
+import decimal
 import functools
 import itertools
 import math
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import optimize
 
@@ -814,7 +816,8 @@ def test_updates_of_the_threshold(state, norms, p, expected):
         ((math.nan, 0), ValueError, r'state\.threshold must be .* found nan'),
         (('1', 0), TypeError, r"state\.threshold must be .* found '1'"),
         ((1.0, -1), ValueError, r'state\.num_rounds must be .* found -1'),
-        ((1.0, 0.5), TypeError, r'state\.num_rounds must be .* found 0\.5'),
+        ((1.0, 0.5), ValueError, r'state\.num_rounds must be .* found 0\.5'),
+        ((1.0, '1'), TypeError, r"state\.num_rounds must be .* found '1'"),
       )
     ),
     (_optimal, ([1.0], 10**400), ValueError, _M + 'finite number above 0, f'),
@@ -823,6 +826,9 @@ def test_updates_of_the_threshold(state, norms, p, expected):
       for norms, error, message in (
         (['1', '2'], TypeError, r"real numbers of float64, found \['1', '2'\]"),
         ([1j, 2], TypeError, r'real numbers of float64, found \[1j, 2\]'),
+        (pd.Series(['1', '2']), TypeError, 'real numbers of float64, found 0 '),
+        ([None, 1.0], TypeError, r'real numbers of float64, found \[None, 1'),
+        (np.ones(2, [('u', float)]), TypeError, 'real numbers of float64'),
         ([10**400], TypeError, r'real numbers of float64, found \[1000'),
         ([[1], [1, 2]], ValueError, 'an array, found sequences of different'),
       )
@@ -856,3 +862,27 @@ def test_updates_of_the_threshold(state, norms, p, expected):
 def test_bad_arguments(function, given, error, message):
   with pytest.raises(error, match=message):
     function(*given)
+
+
+@pytest.mark.parametrize(
+  'norms',
+  [
+    [Fraction(1, 2), 1],
+    [decimal.Decimal('0.5'), 1.0],
+    pd.Series([0.5, 1.0]),
+    np.array([0.5, 1], object),
+    np.array([0.5, 1], np.float16),
+  ],
+)
+def test_numbers_of_other_types_are_taken(norms):
+  np.testing.assert_array_equal(
+    probabilities.optimal_probabilities(norms, 0.75), [0.25, 0.5]
+  )
+
+
+def test_state_can_have_arrays():
+  state = probabilities.ThresholdState(np.array(2.0), np.array(3))
+  found = probabilities.update_threshold(state, [1.0], [0.5], 1)
+  assert found == probabilities.update_threshold(
+    probabilities.ThresholdState(2.0, 3), [1.0], [0.5], 1
+  )

@@ -605,7 +605,7 @@ def _division(value_sum, weight_sum, value_type, pool_weight):
     for x, dtype in zip(tf.nest.flatten(total), dtypes):
       mean = tf.math.divide_no_nan(tf.cast(x, tf.float64), total_weight)
       if dtype.size < tf.float32.size:
-        # A few clients that send can have a mean beyond that of all clients.
+        # If few clients send, their scaled mean can be beyond the range.
         mean = tf.clip_by_value(mean, float(dtype.min), float(dtype.max))
       means.append(tf.cast(mean, dtype))
     return tf.nest.pack_sequence_as(total, means)

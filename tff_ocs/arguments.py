@@ -1,5 +1,6 @@
 """Checks of arguments. This module does not import TensorFlow."""
 
+import decimal
 import math
 import numbers
 from typing import Any
@@ -132,9 +133,12 @@ def check_real_array(name: str, values: Any) -> np.ndarray:
       f' {values!r}.'
     ) from None
   try:
-    # NumPy would convert text that looks like a number, and drop the imaginary
-    # part of complex numbers.
-    if array.dtype.kind not in 'cSUmM':
+    # NumPy would convert text that looks like a number, None to NaN, and drop
+    # the imaginary part of complex numbers.
+    is_allowed = array.dtype.kind not in 'cSUmM' and not array.dtype.names
+    if array.dtype.kind == 'O':
+      is_allowed = all(_is_real(value) for value in array.flat)
+    if is_allowed:
       return array.astype(np.float64)
   except (TypeError, ValueError, OverflowError):
     pass
@@ -142,6 +146,11 @@ def check_real_array(name: str, values: Any) -> np.ndarray:
     f'{name} must be real numbers of float64, found {values!r} of the type'
     f' {array.dtype}.'
   )
+
+
+def _is_real(value: Any) -> bool:
+  # A Decimal is no numbers.Real, since it does not mix with floats.
+  return isinstance(value, (numbers.Real, decimal.Decimal, np.bool_))
 
 
 def check_seed(seed: Optional[int]) -> Optional[int]:

@@ -27,8 +27,9 @@ def set_cohort_weight(state: Any, cohort_weight: float) -> Any:
 
   The weight stays in the state until it is set anew. It should be set from the
   first round on or not at all, since the threshold depends on it. If no client
-  of a cohort has examples, leave it as it is. Where the aggregate is divided by
-  the weight of the whole pool, as with `pool_weight`, set that weight once.
+  of a cohort has examples, keep the former weight. Where the aggregate is
+  divided by the weight of the whole pool, as with `pool_weight`, set that
+  weight once.
 
   Args:
     state: The state of any process that has the scheme in it, such as that of

@@ -203,7 +203,7 @@ class CohortSampler(abc.ABC):
   ) -> None:
     """Learns from a round, which `sample` must have drawn in this state.
 
-    A sampler without `uses_norms` does nothing.
+    It does nothing unless the sampler `uses_norms`.
 
     Args:
       round_num: The number of the round.

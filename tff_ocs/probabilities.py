@@ -118,14 +118,21 @@ def _check_scalar(name: str, value) -> float:
   return float(number)
 
 
-def _check_state(state: ThresholdState) -> None:
+def _check_state(state: ThresholdState) -> ThresholdState:
+  """Returns it with Python numbers; a state of TFF has arrays."""
   threshold = _check_scalar('state.threshold', state.threshold)
   if not 0 <= threshold < math.inf:
     raise ValueError(
       'state.threshold must be finite and at least 0, found'
       f' {state.threshold!r}.'
     )
-  arguments.check_integer('state.num_rounds', state.num_rounds, 0)
+  num_rounds = _check_scalar('state.num_rounds', state.num_rounds)
+  if num_rounds < 0 or not num_rounds.is_integer():
+    raise ValueError(
+      'state.num_rounds must be an integer of at least 0, found'
+      f' {state.num_rounds!r}.'
+    )
+  return ThresholdState(threshold, int(num_rounds))
 
 
 def _scaled(norms: np.ndarray) -> np.ndarray:
@@ -449,7 +456,7 @@ def update_threshold(
   c = arguments.check_positive('c', c)
   if c <= 1:
     raise ValueError(f'c must be above 1, found {c!r}.')
-  _check_state(state)
+  state = _check_state(state)
   norms = _check_norms(norms)
   p = _check_probabilities(probabilities, norms)
   costs = np.ones_like(norms)

@@ -255,7 +255,7 @@ def extra_flags(
     if name in _PATHS:
       value = in_full(value)
       # This one may not exist yet: the run downloads to it.
-      if name == 'cache_dir' and not value.startswith('~'):
+      if name == 'cache_dir' and value and not value.startswith('~'):
         value = os.path.abspath(value)
     elif name in experiment_flags.USER_CODE:
       value = _code_in_full(value)

@@ -66,8 +66,6 @@ def run_jobs(
       '--parallel is for this machine and cannot be combined with'
       ' --ray_address.'
     )
-  if ray_address is not None:
-    _check_tracker(jobs)
   cores = local_runner.share_cores(parallel, len(jobs))
   with _lock(output_dir):
     rounds = {}
@@ -85,6 +83,7 @@ def run_jobs(
     if ray_address is None:
       runner = local_runner.LocalRunner(output_dir, cores)
     else:
+      _check_tracker(waiting)
       # Ray is an optional package.
       try:
         from experiments.campaigns import ray_runner
@@ -98,10 +97,13 @@ def run_jobs(
       return _run(jobs, waiting, rounds, runner, output_dir, name)
 
 
-def _check_tracker(jobs) -> None:
+def _check_tracker(waiting) -> None:
   """On a node, files outside of a run's folder are lost."""
   uri = os.environ.get('MLFLOW_TRACKING_URI', '')
-  if any('--log_to=mlflow' in job.flags for job in jobs) and '://' not in uri:
+  is_server = uri.startswith(('http://', 'https://', 'databricks'))
+  if not is_server and any(
+    job.values.get('log_to') == 'mlflow' for job in waiting
+  ):
     raise job_lib.JobError(
       '--log_to=mlflow with --ray_address needs the address of a server in the'
       f' environment variable MLFLOW_TRACKING_URI, found {uri!r}.'

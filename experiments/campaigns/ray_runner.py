@@ -157,6 +157,9 @@ def _join(address):
       f'--ray_address={address}: this machine is not a node of a Ray cluster'
       f' there, or cannot reach it: {reason}. ray start makes it one.'
     )
+  env_vars = {code_version.VARIABLE: code_version.git_commit()}
+  if 'MLFLOW_TRACKING_URI' in os.environ:
+    env_vars['MLFLOW_TRACKING_URI'] = os.environ['MLFLOW_TRACKING_URI']
   with warnings.catch_warnings():
     # Ray announces changes of later versions.
     warnings.simplefilter('ignore', FutureWarning)
@@ -167,15 +170,7 @@ def _join(address):
       runtime_env={
         'py_modules': [str(job_lib.ROOT / name) for name in _PACKAGES],
         'excludes': ['__pycache__'],
-        'env_vars': {
-          code_version.VARIABLE: code_version.git_commit(),
-          # Trackers are told by these where they are, and who logs in.
-          **{
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(('MLFLOW_', 'WANDB_'))
-          },
-        },
+        'env_vars': env_vars,
       },
     )
 

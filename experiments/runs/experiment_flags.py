@@ -405,9 +405,9 @@ def _define_folder(define):
     ['tensorboard', 'mlflow', 'wandb'],
     'Where the metrics of the rounds are shown, in addition to metrics.csv:'
     " TensorBoard, from the run's folder events; MLflow, from the folder mlruns"
-    ' in --output_dir or the place that MLFLOW_TRACKING_URI names; or Weights &'
-    ' Biases (wandb; with WANDB_MODE=offline it needs no server). The last two'
-    ' are packages of their own.',
+    ' in --output_dir or the place that MLFLOW_TRACKING_URI names (for runs on'
+    ' Ray, a server); or Weights & Biases (wandb; with WANDB_MODE=offline it'
+    ' needs no server). The last two are packages of their own.',
   )
   define.integer(
     'rounds_per_checkpoint',

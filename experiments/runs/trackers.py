@@ -5,8 +5,9 @@ the metrics of a round. `metrics.csv` is written in any case.
 
 MLflow keeps all runs of an --output_dir together, in its folder `mlruns`, which
 `mlflow ui --backend-store-uri` shows, unless MLFLOW_TRACKING_URI names another
-place. Weights & Biases is set up by its own variables, such as WANDB_PROJECT;
-with WANDB_MODE=offline, it writes to the run's folder and sends nothing.
+place. Runs on a Ray cluster need a server there. Weights & Biases is set up by
+its own variables, such as WANDB_PROJECT; with WANDB_MODE=offline, it writes to
+the run's folder and sends nothing.
 """
 
 import collections

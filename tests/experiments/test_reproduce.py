@@ -17,6 +17,7 @@ from experiments.campaigns import jobs
 from experiments.campaigns import paper_runs
 from experiments.campaigns import sources
 from tests import command_lines
+from tests import services
 from tests.experiments import linear
 from tff_ocs.records import runs
 
@@ -276,14 +277,23 @@ step = reproduce.Step('s', ['-c', sleep])
 reproduce._run_step(step, pathlib.Path({str(tmp_path)!r}))
 """
   program = subprocess.Popen([sys.executable, '-c', script], cwd=job_lib.ROOT)
-  log = tmp_path / 'logs' / 's.log'
-  while not (log.exists() and log.read_text().endswith('\n')):
-    assert program.poll() is None
+  try:
+    log = tmp_path / 'logs' / 's.log'
+    wait_until(lambda: log.exists() and log.read_text().endswith('\n'))
+    step = psutil.Process(int(log.read_text()))
+    program.terminate()
+    program.wait()
+    wait_until(lambda: not services.is_alive(step))
+  finally:
+    program.kill()
+    program.wait()
+
+
+def wait_until(is_over):
+  deadline = time.monotonic() + services.PATIENCE_SECONDS
+  while not is_over():
+    assert time.monotonic() < deadline
     time.sleep(0.05)
-  step = psutil.Process(int(log.read_text()))
-  program.terminate()
-  program.wait()
-  step.wait(timeout=60)
 
 
 def test_no_data_at_all_is_one_line(tmp_path):

@@ -153,7 +153,10 @@ def test_late_dips_are_noted(write):
   below = [*GOOD[:9], 0.84]
   folder = write_claim_1(write, uniform=[LATE, dip, below])
   (check,) = checks_of(folder, 1, 'uniform / AOCS')
-  assert check.note == 'uniform, m=3 from rounds 4, 9, never of 10 on'
+  assert check.note == (
+    'uniform, m=3 from rounds 4, 9 of 10 on; uniform, m=3 never with 1 of 3'
+    ' seeds'
+  )
   assert checks_of(folder, 1, 'full / AOCS')[0].note == ''
   text = claims.format_markdown([*judge(folder).values()])
   assert f'first hit 8 ({check.note}) | 3 |' in text
@@ -171,7 +174,8 @@ def test_uniform_that_never_stays_needs_more(write):
   # It hits 85 % as soon as the others.
   assert check.by_first_hit == 8
   text = claims.format_markdown([*judge(folder).values()])
-  note = 'uniform, m=3 from rounds 4, never of 10 on'
+  note = 'uniform, m=3 from rounds 4 of 10 on; uniform, m=3 never with 1 of 3'
+  note += ' seeds'
   assert f'| ∞ [8, ∞], first hit 8 ({note}) | 3 |' in text
 
 
@@ -193,7 +197,7 @@ def test_runs_that_end_too_early_prove_little(write):
     assert of[quantity].why.startswith(why)
   # Its 50 x 10^8 bits are more than 5.7 times the 5 x 10^8 of AOCS.
   assert of['bits to a lasting 85%, full / AOCS, m=3'].verdict == HOLDS
-  # What is above 40 % already stays so.
+  # The highest accuracy is above 40 % already.
   assert of['highest accuracy up to 2^6 × 10^8 bits, uniform, m=3'].verdict == (
     FAILS
   )
@@ -498,7 +502,9 @@ def test_several_step_sizes_of_uniform_sampling_are_not_judged(write):
   folder = write('uniform', 3, GOOD, client_learning_rate=3e-4, **of)
   for check in judge(folder)[6].checks:
     assert check.verdict == NOT_JUDGED
-    assert check.why == 'runs with several step sizes: 0.0001, 0.0003'
+    assert check.why == (
+      'runs of uniform with several step sizes: 0.0001, 0.0003'
+    )
 
 
 # Claim 7: one round trip.

@@ -65,6 +65,11 @@ def test_accuracy_of_labels_of_each_type(dtype):
   np.testing.assert_array_equal(is_correct, [True, False, True])
 
 
+def test_labels_that_are_no_classes_are_named():
+  with pytest.raises(TypeError, match='Labels must be integers, found float32'):
+    task.is_correct(tf.constant([1.7]), tf.constant([[0.0, 1.0]]))
+
+
 def test_evaluation_of_a_keras_model():
   # It works in graphs only.
   keras_model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[2])])

@@ -33,8 +33,11 @@ def is_correct(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     A bool tensor of shape [batch, ...].
 
   Raises:
+    TypeError: If the labels are no integers.
     ValueError: If the labels have another shape.
   """
+  if not labels.dtype.is_integer:
+    raise TypeError(f'Labels must be integers, found {labels.dtype.name}.')
   if not logits.shape[:-1].is_compatible_with(labels.shape):
     raise ValueError(
       'Labels must have the shape of the logits without the last dimension,'

@@ -158,7 +158,7 @@ def test_parallel_is_not_for_ray(tmp_path):
     run(tmp_path, make_job('run'), parallel=1, ray_address='auto')
 
 
-@pytest.mark.parametrize('uri', [None, '', 'mlruns'])
+@pytest.mark.parametrize('uri', [None, '', 'mlruns', 'file:///mlruns'])
 def test_mlflow_on_ray_needs_a_server(tmp_path, monkeypatch, uri):
   monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
   if uri is not None:
@@ -168,7 +168,7 @@ def test_mlflow_on_ray_needs_a_server(tmp_path, monkeypatch, uri):
     job_lib.JobError, match=f'MLFLOW_TRACKING_URI, found {uri or ""!r}'
   ):
     run(tmp_path, job, ray_address='auto')
-  assert not list(tmp_path.iterdir())
+  assert not (tmp_path / 'run').exists()
 
 
 def test_missing_ray_is_explained(tmp_path, monkeypatch):
