@@ -12,9 +12,9 @@ import tensorflow_federated as tff
 from scipy import stats
 
 # An upper bound of the probability that one statistical check fails although
-# the library is right. The tests make fewer than 180 such checks in all, so
+# the library is right. The tests make fewer than 160 such checks in all, so
 # that a run of all tests raises a false alarm less than once in 10^6 runs, with
-# the 10^-7 of the notebook's test.
+# the 10^-7 of the notebook's test and the 3 x 10^-8 of the examples'.
 FALSE_ALARM_RATE = 5e-9
 
 

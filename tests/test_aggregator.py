@@ -1082,6 +1082,24 @@ def test_probability_0_of_a_client_with_a_norm_is_counted():
   assert output.measurements['invalid_probabilities'] == 0
 
 
+def test_probabilities_of_clients_that_are_not_available_do_not_count():
+  process = tff_ocs.ClientSamplingFactory(
+    GivenProbabilities(1)
+  ).create_with_availability(tff.TensorType(np.float32, [1]), WEIGHT_TYPE)
+  output = process.next(
+    process.initialize(),
+    [np.array([2], np.float32)] * 3,
+    [np.float32(1)] * 3,
+    [np.array([k, 0], np.int64) for k in range(3)],
+    [
+      collections.OrderedDict(q=np.float32(0.5), available=is_available)
+      for is_available in (True, False, False)
+    ],
+  )
+  assert output.measurements['available'] == 1
+  assert output.measurements['invalid_probabilities'] == 1
+
+
 # The interface.
 
 

@@ -311,6 +311,19 @@ def test_equal_losses_are_broken_at_random():
   assert len(cohorts_of_rounds) == 10
 
 
+def test_ties_do_not_depend_on_how_the_candidates_were_drawn():
+  sampler = cohorts.PowerOfChoiceCohorts(WEIGHTS, 1, 0, num_candidates=2)
+  rounds = range(4000)
+  candidates = [sampler.candidates(round_num) for round_num in rounds]
+  trained = [
+    sampler.sample(round_num, [1.0, 1.0])[0][0] for round_num in rounds
+  ]
+  for name in NAMES:
+    of_name = [name in of_round for of_round in candidates]
+    low, high = oracles.count_bounds(np.full(sum(of_name), 0.5))
+    assert low <= trained.count(name) <= high
+
+
 # OSMD.
 
 
@@ -568,6 +581,7 @@ def test_kvib_learns_by_its_rule():
   assert np.argmax(sampler.expected_draws()) == np.argmax(omega)
   # As in the paper's experiments, where there are more clients than rounds.
   assert cohorts.KVibCohorts(WEIGHTS, 2, 0, total_rounds=4).theta == 0.3
+  assert cohorts.KVibCohorts(WEIGHTS, 1, 0, total_rounds=5).theta == 1
 
 
 def test_states_of_subclasses_can_have_any_values():

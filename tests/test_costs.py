@@ -75,6 +75,22 @@ def test_probabilities_are_those_of_the_reference(scheme):
     assert COSTS @ p == pytest.approx(BUDGET)
 
 
+@pytest.mark.parametrize('unit', [1e-4, 1e4])
+def test_unit_of_the_costs_does_not_matter(unit):
+  factory = tff_ocs.ClientSamplingFactory(
+    schemes.ApproximateOptimalSampling(BUDGET * unit, 12)
+  )
+  process = factory.create_with_costs(
+    tff.TensorType(np.float32, [N]), tff.TensorType(np.float32)
+  )
+  output = process.next(
+    process.initialize(), VALUES, WEIGHTS, SEEDS, list(COSTS * np.float32(unit))
+  )
+  assert output.measurements['expected_participants'] == pytest.approx(
+    reference('aocs', COSTS).sum(), rel=1e-5
+  )
+
+
 @each_scheme
 def test_costs_of_1_equal_no_costs_bit_for_bit(scheme):
   plain = build(scheme, 'create_with_coin_seeds')

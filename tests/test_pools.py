@@ -28,6 +28,7 @@ SCHEMES = {
   'full': schemes.FullParticipation(),
   'ocs': schemes.OptimalSampling(1.5),
 }
+UNIFORM = schemes.UniformSampling(1.5)
 
 
 @functools.cache
@@ -121,12 +122,10 @@ def examples(client_id):
 
 
 @functools.cache
-def process():
+def process(scheme=UNIFORM):
   return simple_fedavg.build_federated_averaging_process(
     models.build_linear_model(2),
-    tff_ocs.ClientSamplingFactory(
-      schemes.UniformSampling(1.5), reveal_clients=True
-    ),
+    tff_ocs.ClientSamplingFactory(scheme, reveal_clients=True),
     client_learning_rate=0.1,
     batch_size=100,
     pool_weight=POOL_WEIGHT,
@@ -183,6 +182,26 @@ def test_process_steps_by_the_scaled_updates_and_reveals_the_clients():
     assert output['aggregator']['participants'] == rows[:, 2].sum()
     seen.update(map(int, rows[:, 2]))
   assert seen == {0, 1}
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf])
+def test_sampler_learns_nothing_from_an_update_that_is_not_finite(bad):
+  of_aocs = process(schemes.ApproximateOptimalSampling(2, 1))
+  sampler = cohorts.OsmdCohorts(POOL, 3, 0)
+  cohort = sampler.sample(0)
+  assert len(cohort.client_ids) > 1
+  data = clients(cohort)
+  data[0]['x'] = data[0]['x'] * np.float32(bad)
+  state, output = of_aocs.next(of_aocs.initialize(), data)
+  assert output['aggregator']['non_finite_clients'] == 1
+  assert all(np.all(np.isfinite(w)) for w in state.weights.trainable)
+  rows = output['aggregator']['clients']
+  rows = rows[np.argsort(rows[:, 0])]
+  np.testing.assert_array_equal(rows[0], [0, 0, 0])
+  norms = cohorts.read_norms(rows, cohort, POOL)
+  assert norms[0] == 0 and np.all(norms[1:] > 0)
+  sampler.observe(0, cohort.client_ids, norms)
+  assert np.all(np.isfinite(sampler.expected_draws()))
 
 
 def test_an_empty_cohort_changes_nothing():

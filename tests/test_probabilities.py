@@ -623,6 +623,8 @@ def test_exact_threshold_gives_the_optimal_probabilities():
     (State(0.0, 0), [0, 0], [0, 0], State(0.0, 0)),
     (State(5.0, 7), [0, 0], [0, 0], State(5.0, 7)),
     (State(5.0, 7), [9, 9, 0], [1, 1, 0], State(5.0, 7)),
+    # Nobody can send: the threshold is far too high.
+    (State(5.0, 7), [3, 1], [0, 0], State(2.0, 7)),
     # But too many sure clients are too many.
     (State(5.0, 7), [9] * 3, [1] * 3, State(5 * math.exp(0.3 * 0.5), 8)),
     # One unsure client is enough to learn from.

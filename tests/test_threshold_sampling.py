@@ -120,6 +120,30 @@ def test_rounds_equal_reference(knows_weights, arguments):
   assert reference.num_rounds > 20
 
 
+@pytest.mark.parametrize(
+  'm, cohorts',
+  [
+    # Nobody can send: p_i is below the range of float32.
+    (2.0, [[3e-20, 1e-20, 0], [3e-20, 1e-20, 0]]),
+    # As many as m are sure, whatever the threshold.
+    (2.0, [[1e31, 2e31, 0], [3e31, 2e31, 0]]),
+  ],
+)
+def test_learning_at_its_limits_equals_reference(m, cohorts):
+  process = schemes.ThresholdSampling(m, initial_threshold=1e30).create()
+  state = process.initialize()
+  reference = probabilities.ThresholdState(1e30)
+  for cohort in map(np.float32, cohorts):
+    p = reference_probabilities(reference.threshold, valid(cohort), None)
+    reference = probabilities.update_threshold(reference, valid(cohort), p, m)
+    output = process.next(state, list(cohort))
+    state = output.state
+    np.testing.assert_allclose(output.result, p, rtol=1e-6)
+    found = controller(state)
+    assert found['threshold'] == pytest.approx(reference.threshold, rel=1e-6)
+    assert found['num_rounds'] == reference.num_rounds
+
+
 def test_threshold_is_one_round_late():
   # A cohort cannot influence its own probabilities.
   process = build(initial_threshold=0.5)

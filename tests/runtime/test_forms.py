@@ -126,7 +126,8 @@ def leaves(structure):
 
 
 def check_equal(found, expected):
-  for of_round, expected_of_round in zip(found, expected, strict=True):
+  assert len(found) == len(expected)
+  for of_round, expected_of_round in zip(found, expected):
     assert len(of_round) == len(expected_of_round)
     for leaf, expected_leaf in zip(of_round, expected_of_round):
       np.testing.assert_array_equal(leaf, expected_leaf)
