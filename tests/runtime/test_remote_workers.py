@@ -5,6 +5,7 @@ import contextlib
 import http.server
 import socket
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -165,8 +166,9 @@ def test_left_context_disturbs_no_other_on_its_remote_worker(tmp_path):
 class _Path:
   """The network to a worker, with a hole in it on demand."""
 
-  def __init__(self, port):
+  def __init__(self, port, delay=0.0):
     self._port = port
+    self._delay = delay
     self._is_whole = threading.Event()
     self._is_whole.set()
     self._listener = socket.create_server(('127.0.0.1', 0))
@@ -195,6 +197,7 @@ class _Path:
     with contextlib.suppress(OSError), source, destination:
       while data := source.recv(2**16):
         self._is_whole.wait()
+        time.sleep(self._delay)
         destination.sendall(data)
 
   def __enter__(self):
@@ -203,6 +206,18 @@ class _Path:
   def __exit__(self, *_):
     self.mend()
     self._listener.close()
+
+
+def test_worker_far_away_is_reached():
+  with tools.Server() as server, _Path(server.port, delay=0.2) as path:
+    channel = channels.create_channel(path.address)
+    deadline = time.monotonic() + tools.PATIENCE_SECONDS
+
+    def check():
+      assert time.monotonic() < deadline
+
+    channels.wait_until_ready(channel, check)
+    channel.close()
 
 
 def test_remote_worker_vanishes_without_a_word(tmp_path, monkeypatch):

@@ -284,9 +284,10 @@ def test_web_proxy_is_not_asked_for_the_worker(monkeypatch):
     assert tools.total([1]) == 1
 
 
-def test_modules_in_the_working_directory_are_not_loaded(tmp_path, monkeypatch):
+def test_modules_of_the_environment_are_not_loaded(tmp_path, monkeypatch):
   for name in ('ctypes', 'signal'):
     (tmp_path / f'{name}.py').write_text('raise SystemExit("not this one")')
+  monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   monkeypatch.chdir(tmp_path)
   with execution.use_local_context():
     assert tools.total([1]) == 1

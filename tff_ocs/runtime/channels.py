@@ -29,7 +29,7 @@ KEEPALIVE_OPTIONS = (
 )
 # Any gRPC server answers at once that it has no such method.
 _NO_METHOD = '/tff_ocs/AreYouThere'
-_PATIENCE_SECONDS = 0.1
+_CHECK_SECONDS = 0.1
 
 
 def create_channel(
@@ -53,12 +53,25 @@ def wait_until_ready(channel: Any, check: Callable[[], None]) -> None:
   """
   call = channel.unary_unary(_NO_METHOD)
   while True:
+    # An answer from far away may take longer than the time between checks.
+    answer = call.future(b'', wait_for_ready=True)
     try:
-      call(b'', timeout=_PATIENCE_SECONDS, wait_for_ready=True)
-    except grpc.RpcError as error:
-      if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return
+      while not _is_there(answer):
+        check()
+    finally:
+      answer.cancel()
+    if answer.code() is grpc.StatusCode.UNIMPLEMENTED:
+      return
     check()
+
+
+def _is_there(answer: Any) -> bool:
+  """Waits a little for an answer, which may be an error."""
+  try:
+    answer.exception(_CHECK_SECONDS)
+  except grpc.FutureTimeoutError:
+    return False
+  return True
 
 
 class UnwatchedChannel:

@@ -54,7 +54,9 @@ def use_local_context(
       asyncio.run(tff.learning.programs.train_model(train_process=..., ...))
 
   A computation returns values, rather than references to values to come, so
-  that training and evaluation take turns.
+  that training and evaluation take turns. One that is interrupted, for example
+  by Ctrl-C in a notebook, goes on in the worker, and the next one waits for it;
+  leaving the context ends both.
 
   Args:
     start_timeout: How long to wait for a worker to answer, in seconds.

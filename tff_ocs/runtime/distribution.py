@@ -16,7 +16,6 @@ which TFF's `RemoteExecutor` blocks, so that they compute one after the other.
 import asyncio
 import concurrent.futures
 import functools
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -177,11 +176,11 @@ async def _add_up(
   parts: _Parts,
   shares: Sequence['_Share'],
   totals: dict[int, concurrent.futures.Future],
-  indices: Iterable[int],
+  indices: Sequence[int],
   context: executors.WorkerContext,
 ) -> None:
   """Adds a worker's shares, one after the other, to the totals before them."""
-  for i in indices:
+  for position, i in enumerate(indices):
     contributions = _Contributions(parts.work, shares[i])
     try:
       if i == 0:
@@ -195,11 +194,14 @@ async def _add_up(
           ),
         )
     except Exception as error:
-      totals[i].set_exception(error)
-    else:
-      totals[i].set_result(total)
-      # As large as a model, and not needed any more.
-      totals.pop(i - 1, None)
+      # The computation has failed. A worker that is lost would let each of its
+      # other shares wait.
+      for j in indices[position:]:
+        totals[j].set_exception(error)
+      return
+    totals[i].set_result(total)
+    # As large as a model, and not needed any more.
+    totals.pop(i - 1, None)
 
 
 async def _finish(

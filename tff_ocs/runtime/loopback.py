@@ -9,6 +9,7 @@ puts its own socket in the place of the worker's. At no moment does anything
 listen on another interface.
 """
 
+import errno
 import fcntl
 import os
 import select
@@ -79,7 +80,11 @@ def hand_over(
     try:
       _answer_listen(file.fileno(), listener.fileno())
     except OSError as error:
-      check()  # The call is also gone if the worker has ended.
+      check()
+      while error.errno == errno.ENOENT:
+        # The worker has been killed in its call, which takes a moment to show.
+        time.sleep(0.01)
+        check()
       raise ConfinementError(os.strerror(error.errno)) from error
 
 
