@@ -381,6 +381,9 @@ def family(method: runs.Method) -> str:
 
 def draw_with_band(axis, curve: pd.DataFrame, *, color: str, **look) -> None:
   """Draws a mean over seeds, and a band of one standard deviation around it."""
+  if len(curve) == 1:
+    # A line of one point would not be seen.
+    look.setdefault('marker', '.')
   axis.plot(curve.index, curve['mean'], color=color, **look)
   if curve['std'].any():
     axis.fill_between(

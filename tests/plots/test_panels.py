@@ -79,6 +79,15 @@ def test_lines_are_means_and_bands_deviations(tmp_path, drawn):
   assert accuracy.get_ylim() == (0, 90)
 
 
+def test_single_rounds_are_seen(tmp_path, drawn):
+  run = read(tmp_path / 'run', accuracy=[0.1], bits=[10**8])
+  panels.plot_panels({'AOCS': [run]}, [tmp_path / 'x.png'], caption='')
+  for axis in drawn[0].axes:
+    (line,) = axis.lines
+    assert len(line.get_xdata()) == 1
+    assert line.get_marker() not in (None, '', 'None')
+
+
 def test_best_so_far_has_two_panels(tmp_path, drawn):
   run = read(tmp_path / 'run', accuracy=[0.1, 0.5, 0.3])
   panels.plot_panels(
