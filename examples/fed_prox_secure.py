@@ -2,10 +2,10 @@
 
   TF_CPP_MIN_LOG_LEVEL=3 python examples/fed_prox_secure.py
 
-The server learns nothing about a single client: norms, recalibrations, weights
-and updates are summed securely, and the script checks that nothing else leaves
-the clients. TFF's open-source runtime has no cryptography, so the sums are
-computed in the clear here, with the clipping and rounding of a real protocol.
+The server sees only sums: norms, recalibrations, weights and updates are summed
+securely, and the script checks that nothing else leaves the clients. TFF's
+open-source runtime has no cryptography, so the sums are computed in the clear
+here, with the clipping and rounding of a real protocol.
 """
 
 import logging

@@ -53,8 +53,10 @@ def describe_step_sizes(
       name = long_name(group)
     # A dictionary, since it keeps the order and has no name twice.
     names.setdefault(group.settings[_STEP_SIZE], {})[name] = None
+  has_commas = any(',' in name for of in names.values() for name in of)
+  separator = ' / ' if has_commas else ', '
   listed = [
-    f'{_as_math(s)} ({escape(", ".join(of))})' for s, of in names.items()
+    f'{_as_math(s)} ({escape(separator.join(of))})' for s, of in names.items()
   ]
   if len(names) == 1:
     listed = [_as_math(s) for s in names]

@@ -14,6 +14,9 @@ tolerances, and `plots.measures` what is measured:
     if all of it is outside, and holds in part if it reaches over an end. With
     fewer than three seeds (--min_seeds) its number is shown but not judged. The
     best step size is one number for all seeds, and judged without an interval.
+*   Runs with settings that no run of the paper has, such as `--algorithm=dsgd`
+    or `--client_epochs=5`, are not judged (`_PAPER_SETTINGS` in
+    `plots.paper_claims`). Nor is a best step size that is the last one tried.
 *   A claim holds if all of its numbers do, does not hold if all of those that
     are judged do not, and is not judged if none is. All else holds in part,
     also if some numbers are not judged while the others hold.

@@ -33,6 +33,7 @@ import numpy as np
 import pandas as pd
 
 from plots import measures
+from tff_ocs.records import labels
 from tff_ocs.records import runs
 from tff_ocs.records import units
 
@@ -55,6 +56,29 @@ _SETS = ('FEMNIST set 1', 'FEMNIST set 2', 'FEMNIST set 3')
 _SHAKESPEARE = 'Shakespeare'
 _CIFAR100 = 'CIFAR100'
 MIN_SEEDS = 3
+# How all runs of the paper were made; runs that differ in this are left aside.
+_PAPER_SETTINGS = {
+  'algorithm': 'fedavg',
+  'availability': None,
+  'client_epochs': 1,
+  'client_weighting': 'num_examples',
+  'compression': 'none',
+  'holdout_fraction': None,
+  'max_iterations': 4,
+  'server_learning_rate': 1,
+  'validation_subset': None,
+}
+# In which runs of two sets of FEMNIST differ.
+_SETTINGS_OF_SET = (
+  'data',
+  'pool_clients',
+  'pool_examples',
+  'sha256_of_files',
+  'unbalanced_a',
+  'unbalanced_b',
+  'unbalanced_s',
+  'unbalanced_set',
+)
 
 
 class Tolerance(NamedTuple):
@@ -180,19 +204,17 @@ class Evidence:
     """Keeps what can bear on a claim.
 
     Args:
-      groups: The groups of runs. Those with compression, those that are
-        validated on training clients, and variants of a method whose runs have
-        a name of their own, such as one round trip with unknown weight, are
-        left aside.
+      groups: The groups of runs. Those with settings that the paper does not
+        have, such as compression, and variants of a method whose runs have a
+        name of their own, such as one round trip with unknown weight, are left
+        aside.
       tuned: The tables tuning.csv of `experiments.tune`, by their paths.
     """
-    self.groups = [
-      group
-      for group in groups
-      if group.method.compression is None
-      and runs.method_of(group.runs[0].settings).name is None
-      and group.settings.get('holdout_fraction') is None
-    ]
+    self.groups, self._aside = [], []
+    for group in groups:
+      if runs.method_of(group.runs[0].settings).name is None:
+        is_aside = bool(_unlike_the_paper(group))
+        (self._aside if is_aside else self.groups).append(group)
     self.tuned = tuned
 
   def title(self, name: str, n: int) -> str:
@@ -233,12 +255,7 @@ class Evidence:
         and step_size in ([], [group.settings.get('client_learning_rate')])
       ]
       if not candidates:
-        of = ''
-        if step_size:
-          is_known = not math.isnan(step_size[0])
-          size = f'{step_size[0]:g}' if is_known else 'of its own'
-          of = f' with step size {size}'
-        raise runs.RunsError(f'no runs of {method.label}{of}')
+        raise self._missing(name, n, method, *step_size)
       if len({group.experiment for group in candidates}) > 1:
         raise runs.RunsError('runs on several kinds of data; choose by --data')
       if len(candidates) > 1:
@@ -259,6 +276,30 @@ class Evidence:
           f' {", ".join(names) or "the data"}'
         )
     return found
+
+  def _missing(self, name, n, method, step_size=None) -> runs.RunsError:
+    """The error that a method has no runs like those of the paper."""
+    for group in self._aside:
+      of_group = *group.experiment[:2], *group.method[:2]
+      if of_group == (name, n, *method[:2]):
+        names = ', '.join(_unlike_the_paper(group))
+        return runs.RunsError(
+          f'the runs of {group.method.label} differ from the paper in {names}'
+        )
+    of = ''
+    if step_size is not None:
+      size = 'of its own' if math.isnan(step_size) else f'{step_size:g}'
+      of = f' with step size {size}'
+    return runs.RunsError(f'no runs of {method.label}{of}')
+
+
+def _unlike_the_paper(group: runs.Group) -> list[str]:
+  """The settings of a group that no run of the paper has."""
+  return [
+    name
+    for name, value in _PAPER_SETTINGS.items()
+    if group.settings.get(name, value) != value
+  ]
 
 
 def check_same_length(groups: Sequence[runs.Group]) -> None:
@@ -597,6 +638,14 @@ def _difference_of_gaps(evidence, more, less):
       }
     )
   check_same_length(of_sets)
+  first, _, second, _ = map(runs.common_settings, of_sets)
+  names = [
+    name
+    for name in runs.differing(first, second)
+    if name not in _SETTINGS_OF_SET
+  ]
+  if names:
+    raise runs.RunsError(f'the runs of the sets differ in {", ".join(names)}')
   seeds = sorted(set(gaps[0]) & set(gaps[1]))
   if not seeds:
     raise runs.RunsError('no seed is there for both sets')
@@ -648,6 +697,15 @@ def _step_sizes(evidence: Evidence) -> list[Check]:
       checks.append(check._replace(data=data, why=why))
     for m in shared:
       aocs, uniform = best.loc[('aocs', m)], best.loc[('uniform', m)]
+      open_ended = [
+        labels.method_label(sampling, m, None)
+        for sampling in ('aocs', 'uniform')
+        if _is_open_ended(table, sampling, m)
+      ]
+      why = ''
+      if open_ended:
+        of = ' and '.join(open_ended)
+        why = f'the best step size of {of} is the last one that was tried'
       sizes = [
         units.format_step_size(row['step_size']) for row in (aocs, uniform)
       ]
@@ -662,9 +720,23 @@ def _step_sizes(evidence: Evidence) -> list[Check]:
             math.nan,
             int(min(aocs['seeds'], uniform['seeds'])),
           ),
+          why=why,
         )
       )
   return checks
+
+
+def _is_open_ended(table: pd.DataFrame, sampling: str, m: float) -> bool:
+  """Whether a better step size may lie beyond those that were tried.
+
+  This is so, too, if all of them diverged: then the smallest counts as the
+  best.
+  """
+  of_method = table[
+    (table['sampling'] == sampling) & (table['expected_clients'] == m)
+  ]
+  sizes = of_method['step_size']
+  return sizes[of_method['best']].item() in (sizes.min(), sizes.max())
 
 
 def _balanced(evidence: Evidence) -> list[Check]:
@@ -767,17 +839,17 @@ class Claim(NamedTuple):
 CLAIMS = (
   Claim(
     1,
-    'On FEMNIST set 1, OCS with m = 3 reaches about 85 % with 2^6 × 10^8 bits.'
-    ' Full participation and uniform sampling are below 40 % then, and need 8'
-    ' times as many bits or more, which is above 2^9 × 10^8 for full'
-    ' participation.',
+    'On FEMNIST set 1, optimal sampling with m = 3 reaches about 85 % with'
+    ' 2^6 × 10^8 bits. Full participation and uniform sampling are below 40 %'
+    ' then, and need 8 times as many bits or more, which is above 2^9 × 10^8'
+    ' for full participation.',
     'Section 5.4',
     _bits,
   ),
   Claim(
     2,
-    'OCS with m = 6 of 32 and with m = 12 of 128 matches full participation'
-    ' round by round.',
+    'Optimal sampling with m = 6 of 32 and with m = 12 of 128 matches full'
+    ' participation round by round.',
     'Section 5.4',
     _enough,
   ),
@@ -796,14 +868,15 @@ CLAIMS = (
   ),
   Claim(
     5,
-    'The search for step sizes returns larger ones for OCS than for uniform'
+    'The search for step sizes returns larger ones for optimal than for uniform'
     ' sampling.',
     'Section 5.4',
     _step_sizes,
   ),
   Claim(
     6,
-    'OCS is better than uniform sampling on the balanced CIFAR100, too.',
+    'Optimal sampling is better than uniform sampling on the balanced CIFAR100,'
+    ' too.',
     'Appendix',
     _balanced,
   ),
@@ -816,8 +889,8 @@ CLAIMS = (
   ),
   Claim(
     8,
-    'On CIFAR100, OCS is better by sampling, and not only by its larger step'
-    ' size.',
+    'On CIFAR100, optimal sampling is better by sampling, and not only by its'
+    ' larger step size.',
     'ours',
     _balanced_by_sampling,
   ),

@@ -11,6 +11,7 @@ from matplotlib import pyplot as plt
 from PIL import Image
 
 from plots import comparison
+from tests.plots import made_up
 from tools import results
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -81,6 +82,22 @@ def test_runs_of_an_experiment_have_one_commit_and_one_core():
   for *_, commits, cores in rows[2:]:
     assert len(commits.split(',')) == 1
     assert cores.strip() == '1'
+
+
+@pytest.mark.parametrize(
+  'other, message',
+  [
+    ({'data': 'other numbers', 'clients_per_round': 16}, 'of one experiment'),
+    ({'batch_size': 10}, r'two kinds of runs with \(n, m\) = \(32, 3\)'),
+  ],
+)
+def test_participation_is_of_one_kind_of_runs(tmp_path, other, message):
+  (tmp_path / 'runs').mkdir()
+  made_up.write_run(tmp_path / 'runs' / 'a')
+  made_up.write_run(tmp_path / 'runs' / 'b', **other)
+  with pytest.raises(SystemExit, match=message):
+    results.redraw_participation(tmp_path / 'runs', tmp_path / 'output')
+  assert not (tmp_path / 'output').exists()
 
 
 def test_comparison_is_that_of_its_curves():

@@ -31,8 +31,8 @@ class ClientSamplingFactory(tff.aggregators.WeightedAggregationFactory):
   paper with w_i = n_i / sum_j n_j). It is 0 where all weights are 0. The scheme
   computes p_i from the weighted norms n_i ||U_i||_2, in float32, and each
   client sends with probability p_i, independently of the others. Nothing that
-  belongs to one client is placed at the server, except for what the scheme
-  itself needs there (only OCS does).
+  belongs to one client is placed at the server, unless OCS, `measure_norms` or
+  `reveal_clients` needs it there.
 
   A client counts as non-finite, and never sends, not even under full
   participation, if

@@ -70,7 +70,7 @@ def redraw(
       comparison.write_results(
         output / 'compare', comparison.read_results(results / 'compare')
       )
-  _redraw_participation(results / 'participation', output / 'participation')
+  redraw_participation(results / 'participation', output / 'participation')
   for path, table in claims.read_tuning(results / 'tuning', None).items():
     folder = output / path.parent.relative_to(results)
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,15 +117,30 @@ def _redraw_compression(results: pathlib.Path, output: pathlib.Path) -> None:
   )
 
 
-def _redraw_participation(results: pathlib.Path, output: pathlib.Path) -> None:
-  """Draws the comparison of numbers of participants from its runs."""
+def redraw_participation(results: pathlib.Path, output: pathlib.Path) -> None:
+  """Draws the comparison of numbers of participants from its runs.
+
+  Args:
+    results: The folder of the runs, all of one experiment.
+    output: The folder to write.
+  """
   groups, left_out = runs.find_groups(results)
   if left_out:
     sys.exit('error: ' + ' '.join(left_out))
+  of_any_n = {
+    group.experiment._replace(clients_per_round=0) for group in groups
+  }
+  if len(of_any_n) > 1:
+    sys.exit(f'error: {results} must hold the runs of one experiment.')
   accuracies = {}
   for group in groups:
     n, m = group.experiment.clients_per_round, group.method.expected_clients
-    accuracies[n, n if m is None else int(m)] = {
+    numbers = n, n if m is None else int(m)
+    if numbers in accuracies:
+      sys.exit(
+        f'error: {results} holds two kinds of runs with (n, m) = {numbers}.'
+      )
+    accuracies[numbers] = {
       run.settings.seed: participation.read_accuracy(run.path)
       for run in group.runs
     }

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -413,7 +414,7 @@ def write_tuning(folder, aocs, uniform, *, seeds=1, **columns):
       **columns,
     }
     for sampling, m, best in (('aocs', 3, aocs), ('uniform', 3, uniform))
-    for step_size in (0.03125, 0.125, 0.5)
+    for step_size in (0.03125, 0.125, 0.5, 2)
   ]
   folder.mkdir(parents=True)
   pd.DataFrame(rows).to_csv(folder / 'tuning.csv', index=False)
@@ -421,7 +422,7 @@ def write_tuning(folder, aocs, uniform, *, seeds=1, **columns):
 
 @pytest.mark.parametrize(
   'aocs, uniform, verdict',
-  [(0.125, 0.03125, HOLDS), (0.125, 0.125, FAILS), (0.125, 0.5, FAILS)],
+  [(0.5, 0.125, HOLDS), (0.125, 0.125, FAILS), (0.125, 0.5, FAILS)],
 )
 def test_step_sizes_are_those_of_the_searches(tmp_path, aocs, uniform, verdict):
   write_tuning(tmp_path / 'a', aocs, uniform)
@@ -433,9 +434,29 @@ def test_step_sizes_are_those_of_the_searches(tmp_path, aocs, uniform, verdict):
   assert judge(tmp_path)[5].verdict == (IN_PART if verdict == HOLDS else FAILS)
 
 
+@pytest.mark.parametrize(
+  'aocs, uniform, methods',
+  [
+    (2, 0.125, 'AOCS, m=3'),
+    (0.5, 0.03125, 'uniform, m=3'),
+    (2, 0.03125, 'AOCS, m=3 and uniform, m=3'),
+  ],
+)
+def test_searches_without_an_end_are_not_judged(
+  tmp_path, aocs, uniform, methods
+):
+  write_tuning(tmp_path / 'a', aocs, uniform)
+  check = judge(tmp_path)[5].checks[0]
+  assert check.verdict == NOT_JUDGED
+  assert check.estimate.value == aocs / uniform
+  assert check.why == (
+    f'the best step size of {methods} is the last one that was tried'
+  )
+
+
 def test_searches_that_do_not_say_what_they_are_of_are_named(tmp_path, capsys):
-  write_tuning(tmp_path / 'a', 0.125, 0.03125)
-  write_tuning(tmp_path / 'b', 0.125, 0.03125)
+  write_tuning(tmp_path / 'a', 0.5, 0.125)
+  write_tuning(tmp_path / 'b', 0.5, 0.125)
   assert (
     judge(tmp_path)[5].checks[0].why == 'several tables of experiments.tune'
   )
@@ -451,7 +472,7 @@ def test_searches_that_do_not_say_what_they_are_of_are_named(tmp_path, capsys):
 
 
 def test_searches_are_found_through_links_and_once(tmp_path):
-  write_tuning(tmp_path / 'there' / 'a', 0.125, 0.03125)
+  write_tuning(tmp_path / 'there' / 'a', 0.5, 0.125)
   (tmp_path / 'here').mkdir()
   for name in ('one', 'other'):
     (tmp_path / 'here' / name).symlink_to(tmp_path / 'there')
@@ -559,11 +580,51 @@ def test_runs_of_different_lengths_are_not_compared(write):
   assert 'has 5 rounds' in checks_of(folder, 3, 'on set 3')[0].why
 
 
-def test_compressed_and_tuning_runs_are_left_aside(write):
-  write('full', 32, GOOD)
-  write('aocs', 6, GOOD, compression='natural')
-  folder = write('aocs', 6, GOOD, holdout_fraction=0.1)
+@pytest.mark.parametrize(
+  'setting, value',
+  [
+    ('algorithm', 'dsgd'),
+    ('availability', 0.5),
+    ('client_epochs', 5),
+    ('client_weighting', 'uniform'),
+    ('compression', 'natural'),
+    ('holdout_fraction', 0.1),
+    ('max_iterations', 1),
+    ('server_learning_rate', 0.5),
+    ('validation_subset', 100),
+  ],
+)
+def test_runs_unlike_the_papers_are_left_aside(write, setting, value):
+  folder = write('full', 32, GOOD)
   assert judge(folder)[2].checks[0].why == 'no runs of AOCS, m=6'
+  write('aocs', 6, GOOD, **{setting: value})
+  (why,) = {check.why for check in judge(folder)[2].checks[:2]}
+  assert re.fullmatch(
+    f'the runs of AOCS, m=6.* differ from the paper in {setting}', why
+  )
+  write('aocs', 6, GOOD)
+  assert judge(folder)[2].checks[0].verdict == HOLDS
+
+
+@pytest.mark.parametrize(
+  'other, why',
+  [
+    ({'client_learning_rate': 0.5}, ''),
+    ({'optimizer': 'b'}, 'the runs of the sets differ in optimizer'),
+    ({'data_name': 'b'}, 'the runs of the sets differ in data_name'),
+    ({'data_source': 'b'}, 'the runs of the sets differ in data_source'),
+  ],
+)
+def test_sets_are_compared_on_the_same_data_with_the_same_settings(
+  write, other, why
+):
+  for number, more in ((1, {}), (2, {'pool_examples': 5, **other})):
+    of = {**of_set(number), 'data': f'set {number}', **more}
+    for sampling, gap in (('aocs', 0), ('uniform', 0.2 / number)):
+      folder = write(sampling, 3, GOOD - gap, of=of)
+  (check,) = checks_of(folder, 3, 'set 1 −')
+  assert check.why == why
+  assert check.verdict == (NOT_JUDGED if why else HOLDS)
 
 
 def test_verdict_of_a_claim_is_that_of_its_checks():

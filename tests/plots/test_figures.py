@@ -219,8 +219,9 @@ def test_uniform_sampling_with_two_step_sizes_is_two_methods(tmp_path, drawn):
       'AOCS, m=3 (1 seed)',
     ]
   ]
-  assert '0.001 (uniform, m=3, AOCS' in drawn[0].get_supxlabel().replace(
-    '\n', ' '
+  assert (
+    "0.0003 (uniform, m=3); 0.001 (uniform, m=3, AOCS' step size / AOCS)"
+    in drawn[0].get_supxlabel().replace('\n', ' ')
   )
   assert len({line.get_color() for line in drawn[0].axes[0].lines}) == 3
   # Any other two kinds of runs are an error, as they are.

@@ -53,6 +53,18 @@ def truncate(path):
   path.write_bytes(content[: len(content) // 2])
 
 
+def damage_groups(path):
+  content = write(path).read_bytes()
+  # The signature of the tables of the groups' members.
+  assert b'SNOD' in content
+  path.write_bytes(content.replace(b'SNOD', b'XXXX'))
+
+
+def link_to_nothing(path):
+  with h5py.File(write(path), 'a') as file:
+    file['examples/c'] = h5py.SoftLink('/nowhere')
+
+
 def replace_by_nothing(path):
   with h5py.File(write(path), 'a') as file:
     del file['examples/a/x']
@@ -69,8 +81,13 @@ def replace_by_data_set(path):
   [
     (lambda path: None, 'does not exist'),
     (lambda path: path.mkdir(), 'does not exist'),
-    (lambda path: path.write_text('x'), 'is partial, or is not an HDF5 file: '),
-    (truncate, 'is partial, or is not an HDF5 file: .*truncated'),
+    (
+      lambda path: path.write_text('x'),
+      'is partial or damaged, or is not an HDF5 file: ',
+    ),
+    (truncate, 'or is not an HDF5 file: .*truncated'),
+    (damage_groups, 'is partial or damaged, '),
+    (link_to_nothing, 'is partial or damaged, '),
     (
       remove('examples'),
       r'must hold the group examples with a group for each client, found \[\]',

@@ -43,8 +43,8 @@ COLUMNS = {
   'round': Column('number', 'The round, counted from 0.'),
   'training_loss': Column(
     'nats',
-    'The mean loss over the examples of the training clients, each step at the'
-    ' weights that the client had reached, whether the client sends or not.'
+    'The mean loss over the examples of the training clients, whether they send'
+    ' or not. Each example counts with its loss before the step that uses it.'
     ' Clients whose loss is not finite are left out; NaN if none is left.',
   ),
   'available': Column(

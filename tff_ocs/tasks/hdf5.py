@@ -69,9 +69,10 @@ def read_clients(
         client_id: _read_client(path, client_id, clients, fields, convert)
         for client_id in clients
       }
-  except OSError as error:
+  # Of damaged groups, h5py raises the last two.
+  except (OSError, RuntimeError, KeyError) as error:
     raise client_data.DataError(
-      f'{path} is partial, or is not an HDF5 file: {error}.'
+      f'{path} is partial or damaged, or is not an HDF5 file: {error}.'
     ) from error
 
 
