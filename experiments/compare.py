@@ -316,10 +316,13 @@ def main(argv):
     for job in of_seeds:
       folder = output_dir / job.name
       run = runs.read_run(folder)
-      of_clients = clients.read_clients(folder)
-      rows.append(
-        comparison.measure(chosen.experiment, chosen.step_size, run, of_clients)
-      )
+      with runs.naming(folder):
+        of_clients = clients.read_clients(folder)
+        rows.append(
+          comparison.measure(
+            chosen.experiment, chosen.step_size, run, of_clients
+          )
+        )
       curves.append(comparison.read_curve(chosen.experiment, run))
   with files.replacing(output_dir / _TUNING) as partial:
     tried.to_csv(partial, index=False, lineterminator='\n')
@@ -405,7 +408,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   define.validate(
     'grid',
-    campaign_flags.are_positive,
+    definer.are_positive,
     message='must be one or more different numbers above 0',
   )
 

@@ -268,20 +268,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   define.validate(
     'rates',
-    _are_rates,
+    lambda texts: definer.are_different(
+      texts, float, lambda rate: 0 <= rate <= _LARGEST_MEAN
+    ),
     message=(
       f'must be one or more different numbers from 0 to {_LARGEST_MEAN:g}'
     ),
-  )
-
-
-def _are_rates(texts):
-  try:
-    rates = {float(text) for text in texts}
-  except ValueError:
-    return False
-  return len(rates) == len(texts) > 0 and all(
-    0 <= rate <= _LARGEST_MEAN for rate in rates
   )
 
 

@@ -391,7 +391,7 @@ def run(values: flags.FlagValues) -> None:
   ) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
-    sys.exit('interrupted; nothing was written')
+    sys.exit('interrupted')
   print(f'Figure: {output_dir / "estimate.png"}')
 
 

@@ -211,7 +211,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   for name, least in (('clients_per_round', 2), ('expected_clients', 1)):
     define.validate(
       name,
-      lambda numbers, least=least: campaign_flags.are_different(
+      lambda numbers, least=least: definer.are_different(
         numbers, int, lambda number: number >= least
       ),
       message=f'must be one or more different whole numbers from {least} on',

@@ -109,8 +109,8 @@ def compare(
       for run, trace in read_traces(group, min_rounds=2):
         m = expected_clients or run.settings.expected_clients
         rounds = replay(trace, m, controllers)
-        title = f'{group.experiment.title}, {group.method.label}'
-        drawn.setdefault(title, (run.settings.seed, rounds))
+        kind = group.experiment, group.method
+        drawn.setdefault(kind, (run.settings.seed, rounds))
         summary = summarize(rounds, m)
         summary.insert(0, 'seed', run.settings.seed)
         summary.insert(0, 'expected_clients', m)
@@ -134,7 +134,7 @@ def compare(
   except (OSError, runs.RunsError) as error:
     sys.exit(f'error: {error}')
   except KeyboardInterrupt:
-    sys.exit('interrupted; nothing was written')
+    sys.exit('interrupted')
 
 
 def find_groups(results_dir: str, data: Optional[str]) -> list[runs.Group]:
@@ -373,16 +373,21 @@ def _format(values):
 
 
 def _draw(
-  drawn: Mapping[str, tuple[int, pd.DataFrame]],
+  drawn: Mapping[tuple[runs.Experiment, runs.Method], tuple[int, pd.DataFrame]],
   controller: Controller,
   folder: pathlib.Path,
 ) -> None:
   """Draws the first run of each kind, with the first controller."""
   parts = []
-  for title, (_, rounds) in drawn.items():
+  for (experiment, method), (_, rounds) in drawn.items():
     is_drawn = rounds['eta'].isna() | (
       (rounds['eta'] == controller.eta) & (rounds['c'] == controller.c)
     )
+    n = experiment.clients_per_round
+    title = f'{experiment.title}, n={n}, {method.label}'
+    # The one source whose data has a name of its own already.
+    if experiment.data_source not in ('', 'tff'):
+      title += f' ({experiment.data_source})'
     parts.append(rounds[is_drawn].assign(title=title))
   seeds = ', '.join(sorted({str(seed) for seed, _ in drawn.values()}))
   threshold_replays.plot_replays(
@@ -421,19 +426,11 @@ def _define_flags():
   for name, least in (('eta', 0), ('c', 1)):
     define.validate(
       name,
-      lambda texts, least=least: _are_numbers_above(least, texts),
+      lambda texts, least=least: definer.are_different(
+        texts, float, lambda number: least < number < math.inf
+      ),
       message=f'must be one or more different finite numbers above {least}',
     )
-
-
-def _are_numbers_above(least, texts):
-  try:
-    numbers = {float(text) for text in texts}
-  except ValueError:
-    return False
-  return len(numbers) == len(texts) > 0 and all(
-    least < number < math.inf for number in numbers
-  )
 
 
 # Not on import, since other programs have flags of the same names.

@@ -426,9 +426,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   define.validate(
     'grid',
-    lambda grid: (
-      grid is None or (len(grid) > 1 and campaign_flags.are_positive(grid))
-    ),
+    lambda grid: grid is None or (len(grid) > 1 and definer.are_positive(grid)),
     message='must be two or more different numbers above 0',
   )
 

@@ -64,6 +64,8 @@ _MOST_MARKERS = 40
 _NUM_MARKED = 14
 _PAPERS_UNIT = 10**8
 # A figure over both columns, in inches, with one row in the legend.
+# Under which name the formats record when a file was written.
+_DATES = {'.pdf': 'CreationDate', '.svg': 'Date'}
 _WIDTH = 7.0
 _HEIGHT = 2.25
 _HEIGHT_OF_ROW = 0.14
@@ -478,9 +480,9 @@ def add_caption(fig: figure.Figure, caption: str) -> None:
 def save(fig: figure.Figure, paths: Sequence[Union[str, os.PathLike]]) -> None:
   """Writes a figure; the same figure gives the same files."""
   for path in paths:
-    is_pdf = pathlib.Path(path).suffix == '.pdf'
+    date = _DATES.get(pathlib.Path(path).suffix)
     with files.replacing(path) as partial:
-      fig.savefig(partial, metadata={'CreationDate': None} if is_pdf else None)
+      fig.savefig(partial, metadata={date: None} if date else None)
 
 
 def _score_column(by_label):

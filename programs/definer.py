@@ -2,6 +2,8 @@
 
 import functools
 import math
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
@@ -59,3 +61,21 @@ class Definer:
     self.string = bound(flags.DEFINE_string)
     self.path = bound(paths.define_path)
     self.validate = bound(flags.register_validator)
+
+
+def are_different(
+  texts: Sequence[str],
+  parse: Callable[[str], float],
+  is_allowed: Callable[[float], bool],
+) -> bool:
+  """Whether a list has one or more different numbers, all of them allowed."""
+  try:
+    numbers = [parse(text) for text in texts]
+  except ValueError:
+    return False
+  return len(set(numbers)) == len(numbers) > 0 and all(map(is_allowed, numbers))
+
+
+def are_positive(texts: Sequence[str]) -> bool:
+  """Whether a list has one or more different finite numbers above 0."""
+  return are_different(texts, float, lambda number: 0 < number < math.inf)

@@ -732,7 +732,7 @@ def test_clients_without_weight_are_never_drawn():
     (
       lambda: cohorts.UniformCohorts({'a': 0}, 1, 0),
       ValueError,
-      'client_weights must have a weight above 0',
+      'client_weights must have a weight above 0, found the sum 0 of 1',
     ),
     (
       lambda: cohorts.UniformCohorts(WEIGHTS, 6, 0),

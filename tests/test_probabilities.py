@@ -70,6 +70,21 @@ def _check_close(actual, expected, rtol, m):
 # Eq. (7).
 
 
+@pytest.mark.parametrize(
+  'm, expected', [(2, [1, 0.5, 0.5, 0]), (3, [1, 1, 1, 0]), (4, [1, 1, 1, 0])]
+)
+def test_norms_beyond_the_range_of_a_ratio_are_above_0(m, expected):
+  norms = [1e300, 5e-324, 5e-324, 0]
+  costs = np.ones(4)
+  for p in (
+    probabilities.optimal_probabilities(norms, m),
+    probabilities.optimal_probabilities(norms, m, costs),
+    probabilities.approximate_probabilities(norms, m).probabilities,
+    probabilities.approximate_probabilities(norms, m, 4, costs).probabilities,
+  ):
+    np.testing.assert_allclose(p, expected, rtol=1e-15)
+
+
 @each_norms
 def test_optimal_solves_the_kkt_conditions_in_rational_arithmetic(norms):
   num_positive = np.count_nonzero(norms)

@@ -111,7 +111,10 @@ class CohortSampler(abc.ABC):
         f' {client_weights[bad]!r} for the client {bad!r}.'
       )
     if not self._weights.any():
-      raise ValueError('client_weights must have a weight above 0.')
+      raise ValueError(
+        'client_weights must have a weight above 0, found the sum 0 of'
+        f' {len(client_weights)} weights.'
+      )
     self._num_draws = arguments.check_integer(
       'clients_per_round', clients_per_round
     )

@@ -138,9 +138,11 @@ def _check_state(state: ThresholdState) -> ThresholdState:
 def _scaled(norms: np.ndarray) -> np.ndarray:
   """Divides each round by a power of 2, exactly, so that no sum overflows.
 
-  The largest norm of a round comes to lie in [1/2, 1).
+  The largest norm of a round comes to lie in [1/2, 1). Positive norms that are
+  less than 2^-1000 then count as 2^-1000: none becomes 0.
   """
-  return np.ldexp(norms, -np.frexp(norms.max(axis=-1, keepdims=True))[1])
+  scaled = np.ldexp(norms, -np.frexp(norms.max(axis=-1, keepdims=True))[1])
+  return np.where(norms > 0, np.maximum(scaled, 2.0**-1000), 0.0)
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:

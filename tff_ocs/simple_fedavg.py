@@ -601,16 +601,13 @@ def _build_process(
   loss_sum = factory_arguments.check_sum_factory(
     'scalar_sum_factory', scalar_sum_factory
   ).create(schemes.scalars_type('loss', 'num_losses', 'num_examples'))
-  if tf.nest.flatten(
-    tff.types.type_to_tf_tensor_specs(
-      loss_sum.initialize.type_signature.result.member
-    )
-  ):
+  state_type = loss_sum.initialize.type_signature.result.member
+  if tf.nest.flatten(tff.types.type_to_tf_tensor_specs(state_type)):
     raise ValueError(
       'scalar_sum_factory must not have a state, such as bounds that are'
-      ' adapted: it also sums the losses, and their bounds would stay as they'
-      ' are at first. Give it to ClientSamplingFactory alone, and here one with'
-      ' fixed bounds.'
+      f' adapted, found one of type {state_type.compact_representation()}: it'
+      ' also sums the losses, and their bounds would stay as they are at first.'
+      ' Give it to ClientSamplingFactory alone, and here one with fixed bounds.'
     )
   client_update = _client_computation(
     model,

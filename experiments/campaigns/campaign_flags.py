@@ -6,7 +6,6 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from collections.abc import Sequence
 
 from absl import flags
@@ -113,7 +112,7 @@ def define_methods(
   )
   define.validate(
     'expected_clients',
-    lambda numbers: numbers is None or are_positive(numbers),
+    lambda numbers: numbers is None or definer.are_positive(numbers),
     message='must be one or more different numbers above 0',
   )
   define.integer(
@@ -131,24 +130,6 @@ def _is_method(text, allowed) -> bool:
   if m is not None and (method == 'full' or not 0 < m < math.inf):
     return False
   return method in allowed
-
-
-def are_different(
-  texts: Sequence[str],
-  parse: Callable[[str], float],
-  is_allowed: Callable[[float], bool],
-) -> bool:
-  """Whether a list has one or more different numbers, all of them allowed."""
-  try:
-    numbers = [parse(text) for text in texts]
-  except ValueError:
-    return False
-  return len(set(numbers)) == len(numbers) > 0 and all(map(is_allowed, numbers))
-
-
-def are_positive(texts: Sequence[str]) -> bool:
-  """Whether a list has one or more different finite numbers above 0."""
-  return are_different(texts, float, lambda number: 0 < number < math.inf)
 
 
 def read_runs(values: flags.FlagValues) -> list[job_lib.Job]:

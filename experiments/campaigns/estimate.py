@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-import pandas as pd
-
 from experiments.campaigns import job as job_lib
 from experiments.runs import run_progress
 from tff_ocs.records import files
+from tff_ocs.records import metrics as metrics_lib
+from tff_ocs.records import weights as weights_lib
 
 _ROUNDS = 2
 _FILE = 'timing.json'
@@ -138,7 +138,7 @@ def _timings_of(stored, timed) -> dict[str, Timing]:
 
 def _read(folder: pathlib.Path) -> Timing:
   """Reads the costs, but the start, from a run of two rounds."""
-  metrics = pd.read_csv(folder / 'metrics.csv')
+  metrics = metrics_lib.read_metrics(folder)
   # The first round also compiles.
   round_seconds = float(metrics['seconds'].iloc[-1])
   log = (folder / 'log.txt').read_text(encoding='utf-8')
@@ -147,7 +147,7 @@ def _read(folder: pathlib.Path) -> Timing:
     for moment, fraction, _ in _LINE.findall(log)
   ]
   between = ends[-1] - ends[-2] if len(ends) > 1 else round_seconds
-  weights = (folder / 'weights.npz').stat().st_size
+  weights = (folder / weights_lib.WEIGHTS).stat().st_size
   everything = sum(
     path.stat().st_size for path in folder.rglob('*') if path.is_file()
   )

@@ -14,6 +14,7 @@ from absl import flags
 from experiments.runs import experiment_flags
 from experiments.runs import user_code
 from programs import definer
+from tff_ocs.records import files
 
 # Flags count as those of the program that calls `define`.
 flags.disclaim_key_flags()
@@ -172,11 +173,7 @@ def _digest(path) -> bytes:
 def _digest_of(path, size, modified) -> bytes:
   """The SHA-256 of a version of a file, which size and time identify."""
   del size, modified
-  digest = hashlib.sha256()
-  with path.open('rb') as file:
-    while chunk := file.read(2**20):
-      digest.update(chunk)
-  return digest.digest()
+  return bytes.fromhex(files.sha256(path))
 
 
 def load(values: flags.FlagValues) -> Any:

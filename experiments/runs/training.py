@@ -115,8 +115,9 @@ def train(
   for round_num in rounds:
     start = time.monotonic()
     cohort = source.draw(round_num, state.weights)
-    if known_weight is not None:
-      state = tff_ocs.set_cohort_weight(state, known_weight(cohort))
+    # A cohort without examples keeps the former weight.
+    if known_weight is not None and (weight := known_weight(cohort)):
+      state = tff_ocs.set_cohort_weight(state, weight)
     state, output = process.next(state, cohort.data)
     seconds = time.monotonic() - start
     metrics = _metrics_of_round(output, improvement_clients)

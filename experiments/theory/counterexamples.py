@@ -172,9 +172,7 @@ def run_example(example: Example, seed: int) -> dict[str, Any]:
     alpha,
     probabilities.relative_improvement_factor(
       alpha, example.problem.num_clients, _EXPECTED_CLIENTS
-    )
-    if alpha
-    else 1.0,
+    ),
     np.concatenate([part.factor.influence for part in parts]),
   )
   result = monte_carlo.RoundResult(

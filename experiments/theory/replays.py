@@ -37,8 +37,10 @@ class Trace(NamedTuple):
 
   @property
   def relative_norms(self) -> list[np.ndarray]:
-    """The norms u_i = n_i ||U_i|| / N_t."""
-    return [u / weight for u, weight in zip(self.norms, self.cohort_weights)]
+    """The norms u_i = n_i ||U_i|| / N_t; 0 where N_t is 0."""
+    return [
+      u / (weight or 1.0) for u, weight in zip(self.norms, self.cohort_weights)
+    ]
 
 
 class ThresholdReplay(NamedTuple):

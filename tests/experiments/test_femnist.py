@@ -12,10 +12,10 @@ from tests.experiments import linear
 from tests.experiments import shell
 from tests.tasks import authors_files
 from tests.tasks import test_femnist
+from tff_ocs.records import files
 from tff_ocs.records import labels
 from tff_ocs.records import runs
 from tff_ocs.tasks import femnist as femnist_task
-from tff_ocs.tasks import hdf5
 
 SMALL = (
   '--data_source=synthetic',
@@ -358,7 +358,7 @@ def test_run_on_the_authors_files_records_what_they_are(tmp_path):
   config = json.loads((folder / 'config.json').read_text())
   assert config['data'].startswith("the authors' unbalanced Federated EMNIST")
   assert config['sha256_of_files'] == {
-    name: hdf5.sha256(data_dir / name)
+    name: files.sha256(data_dir / name)
     for name in ('cookup_train_3.h5', 'test.h5')
   }
   assert len(runs.read_run(folder).metrics) == 2

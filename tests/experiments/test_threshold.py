@@ -9,6 +9,7 @@ import pytest
 
 from experiments import threshold
 from experiments.theory import replays
+from plots import threshold_replays
 from tests.plots import made_up
 from tff_ocs import probabilities
 from tff_ocs.records import norms as norms_lib
@@ -147,6 +148,27 @@ def test_program_prints_and_writes_what_it_finds(tmp_path, capsys):
   assert '| OCS | 1.00 | 1.00 | 1.00 | 1.00 | – | 1.00 | – |' in text
   for ending in ('png', 'pdf'):
     assert (tmp_path / 'out' / f'threshold.{ending}').stat().st_size > 1000
+
+
+def test_each_kind_of_runs_is_drawn(tmp_path, monkeypatch):
+  write_run(tmp_path / 'a')
+  write_run(tmp_path / 'b', seed=1)
+  write_run(tmp_path / 'c', clients_per_round=64, n=64)
+  write_run(tmp_path / 'd', of={**made_up.FEMNIST, 'data_source': 'tff'})
+  drawn = []
+  monkeypatch.setattr(
+    threshold_replays,
+    'plot_replays',
+    lambda rounds, paths, caption: drawn.extend(rounds['title'].unique()),
+  )
+  threshold.compare(
+    results_dir=str(tmp_path), controllers=ONE, output_dir=str(tmp_path / 'out')
+  )
+  assert sorted(drawn) == [
+    'made-up numbers, set 1, n=32, AOCS, m=3',
+    'made-up numbers, set 1, n=32, AOCS, m=3 (synthetic)',
+    'made-up numbers, set 1, n=64, AOCS, m=3 (synthetic)',
+  ]
 
 
 def test_runs_with_different_settings_are_not_averaged(tmp_path):

@@ -35,7 +35,7 @@ def test_panels_are_written_in_the_asked_formats(tmp_path):
 
 def test_same_figure_is_the_same_file(tmp_path):
   by_label = {'aocs': [read(tmp_path / 'run')]}
-  for ending in ('png', 'pdf'):
+  for ending in ('png', 'pdf', 'svg'):
     paths = [tmp_path / f'{name}.{ending}' for name in 'ab']
     for path in paths:
       panels.plot_panels(by_label, [path], caption='')

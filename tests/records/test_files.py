@@ -1,5 +1,7 @@
 """Tests of writing whole files."""
 
+import hashlib
+
 import pytest
 import tensorflow as tf
 
@@ -65,3 +67,10 @@ def test_write_errors_are_explained_in_one_line(tmp_path):
   with pytest.raises(KeyError):
     with files.explaining_write_errors(path):
       raise KeyError('x')
+
+
+def test_digest_is_that_of_the_whole_file(tmp_path):
+  content = bytes(range(256)) * 5000
+  (tmp_path / 'x').write_bytes(content)
+  expected = hashlib.sha256(content).hexdigest()
+  assert files.sha256(tmp_path / 'x') == expected

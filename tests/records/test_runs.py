@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.plots import made_up
+from tff_ocs.records import files
 from tff_ocs.records import runs
 from tff_ocs.records import settings as settings_lib
 
@@ -21,21 +22,29 @@ def test_empty_cells_are_nan_and_left_out_of_the_evaluated(tmp_path):
   np.testing.assert_allclose(values, rounds / 10)
 
 
-def test_round_and_bits_to_accuracy_are_those_of_the_first_evaluation(
+def test_round_of_accuracy_is_that_of_the_first_evaluation(
   tmp_path,
 ):
   run = runs.read_run(made_up.write_run(tmp_path / 'run', m=10))
   # Round 4, which is the fifth.
   for accuracy in (0.35, 0.4):
     assert runs.round_of_accuracy(run, accuracy) == 4
-    assert runs.bits_to_accuracy(run, accuracy) == 5e9
   assert runs.round_of_accuracy(run, 0.9) == float('inf')
-  assert runs.bits_to_accuracy(run, 0.9) == float('inf')
 
 
 def test_folder_without_a_run_is_an_error(tmp_path):
   with pytest.raises(FileNotFoundError, match='config.json'):
     runs.read_run(tmp_path)
+
+
+def test_damaged_run_is_named_once(tmp_path):
+  folder = made_up.write_run(tmp_path / 'run')
+  (folder / 'metrics.csv').write_text('round;loss\n0;1\n')
+  with pytest.raises(files.RecordError) as raised:
+    runs.read_run(folder)
+  assert str(raised.value).startswith(f'{folder}: its metrics.csv ')
+  _, (line,) = runs.find_groups(tmp_path)
+  assert line.startswith(f'{folder} is left out: its metrics.csv ')
 
 
 def test_runs_are_grouped_by_what_their_configs_say(tmp_path):
@@ -156,6 +165,10 @@ DAMAGES = [
   (config_is('7'), 'config.json holds 7, but must'),
   (config_is('null'), 'config.json holds null, but must'),
   (config_is('{"sampling": "aocs"}'), 'it has no experiment'),
+  (
+    config_is('{"sampling": "aocs", "experiment": null}'),
+    'it has no experiment',
+  ),
   (
     lambda folder: (folder / 'config.json').write_bytes(b'\xff\xfe{'),
     "config.json is not JSON: 'utf-8' codec",

@@ -11,9 +11,9 @@ import tensorflow_federated as tff
 
 from tests.tasks import authors_files
 from tests.tasks import test_client_data
+from tff_ocs.records import files
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import femnist
-from tff_ocs.tasks import hdf5
 from tff_ocs.tasks import task
 
 
@@ -432,7 +432,7 @@ def test_authors_sets_are_read(tmp_path, unbalanced_set, clients, data):
   )
   names = [f'cookup_train_{unbalanced_set}.h5', 'test.h5']
   assert description['sha256_of_files'] == {
-    name: hdf5.sha256(tmp_path / name) for name in names
+    name: files.sha256(tmp_path / name) for name in names
   }
 
 

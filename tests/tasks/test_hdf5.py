@@ -1,6 +1,5 @@
 """Tests of the HDF5 files of clients, on small ones."""
 
-import hashlib
 import re
 
 import h5py
@@ -129,10 +128,3 @@ def test_bad_file_is_named_in_one_line(tmp_path, make, message):
   text = str(raised.value)
   assert re.match(f'{re.escape(str(path))}[ ,]', text) and '\n' not in text
   assert text.endswith('.') and not text.endswith('..')
-
-
-def test_digest_is_that_of_the_whole_file(tmp_path):
-  content = bytes(range(256)) * 5000
-  (tmp_path / 'x').write_bytes(content)
-  expected = hashlib.sha256(content).hexdigest()
-  assert hdf5.sha256(tmp_path / 'x') == expected

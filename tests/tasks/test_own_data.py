@@ -502,6 +502,39 @@ def test_client_data_names_missing_entries_and_other_types():
     tasks.from_client_data({})
 
 
+@pytest.mark.parametrize(
+  'validation, message',
+  [
+    ({}, 'validation must have at least 1 client, found 0'),
+    (
+      {'c1': (np.zeros((0, 4)), np.zeros(0, np.int64))},
+      "client 'c1' of validation has no examples",
+    ),
+    (
+      {
+        'a': (np.zeros((2, 4)), np.zeros(2, np.int64)),
+        'b': (np.zeros((2, 5)), np.zeros(2, np.int64)),
+      },
+      'the clients of validation must have examples of one shape: ',
+    ),
+  ],
+)
+def test_client_data_to_validate_on_is_named(validation, message):
+  class Clients(tff.simulation.datasets.ClientData):
+    """As TestClientData, but with any clients."""
+
+    client_ids = list(validation)
+    serializable_dataset_fn = None
+    element_type_structure = None
+
+    def create_tf_dataset_for_client(self, client_id):
+      return tf.data.Dataset.from_tensor_slices(validation[client_id])
+
+  clients = as_client_data(draw_clients(), as_pairs=True)
+  with pytest.raises(client_data.DataError, match=message):
+    tasks.from_client_data(clients, validation=Clients())
+
+
 def test_database_of_tff_is_read(tmp_path):
   clients = draw_clients()
   path = str(tmp_path / 'clients.sqlite')

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import hashlib
 import os
 import pathlib
 import re
@@ -39,6 +40,15 @@ def replacing(path: Union[str, os.PathLike]) -> Iterator[pathlib.Path]:
     partial.replace(path)
   finally:
     partial.unlink(missing_ok=True)
+
+
+def sha256(path: pathlib.Path) -> str:
+  """The SHA-256 of a file, in hexadecimal."""
+  digest = hashlib.sha256()
+  with path.open('rb') as file:
+    for block in iter(lambda: file.read(2**20), b''):
+      digest.update(block)
+  return digest.hexdigest()
 
 
 def write_csv(

@@ -1,5 +1,6 @@
 """Finds, reads and groups the records of runs."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -213,6 +214,20 @@ def read_run(path: Union[str, os.PathLike]) -> Run:
     OSError: If the folder has no config.json or no metrics.csv.
     RecordError: If one of them cannot be read.
   """
+  with naming(path):
+    return _read_run(path)
+
+
+@contextlib.contextmanager
+def naming(folder: Union[str, os.PathLike]) -> Iterator[None]:
+  """Puts the name of a run's folder in front of a `RecordError`."""
+  try:
+    yield
+  except files.RecordError as error:
+    raise files.RecordError(f'{folder}: {error}') from error
+
+
+def _read_run(path):
   settings, _ = settings_lib.read_config(path)
   return Run(pathlib.Path(path), settings, metrics_lib.read_metrics(path))
 
@@ -249,7 +264,7 @@ def find_groups(
         raise files.RecordError(
           'the run is not finished, it has no metrics.csv'
         )
-      run = read_run(folder)
+      run = _read_run(folder)
       _check_finished(run)
       _check_values(run.metrics)
     except OSError as error:
@@ -506,19 +521,3 @@ def round_of_accuracy(run: Run, accuracy: float) -> float:
     return math.inf
   reached = run.metrics['validation_accuracy'] >= accuracy  # NaN is not.
   return float(reached.idxmax()) if reached.any() else math.inf
-
-
-def bits_to_accuracy(run: Run, accuracy: float) -> float:
-  """The uplink bits until a validation accuracy is first reached.
-
-  Args:
-    run: The run.
-    accuracy: The validation accuracy, in [0, 1].
-
-  Returns:
-    The cumulative bits at the first evaluation that reaches it, or infinity.
-  """
-  round_num = round_of_accuracy(run, accuracy)
-  if round_num == math.inf:
-    return math.inf
-  return float(run.metrics['cumulative_uplink_bits'][int(round_num)])

@@ -154,7 +154,8 @@ class Settings:
       if name in config
     }
     others = {k: v for k, v in config.items() if k not in known}
-    known.setdefault('experiment', labels.experiment_label(config))
+    if known.get('experiment') is None:
+      known['experiment'] = labels.experiment_label(config)
     has_method = known.get('method') is not None
     if 'sampling' in known and not has_method:
       known['method'] = ''

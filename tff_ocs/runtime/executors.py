@@ -154,6 +154,7 @@ class WorkerExecutorFactory(tff.framework.ExecutorFactory):
       logging.warning('The TFF worker was lost; a new one was started.')
     if stub is not self._stub:
       self._stub = stub
+      # They are not disposed of in the new worker, which gives their ids anew.
       self._drop_all()
 
   def _create(self, cardinalities):

@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tff_ocs import arguments
+from tff_ocs.records import files
 from tff_ocs.tasks import client_data
 from tff_ocs.tasks import hdf5
 from tff_ocs.tasks import pooling
@@ -221,7 +222,7 @@ def load_authors(
     build_model(seed),
     train,
     test.read_all(),
-    {path.name: hdf5.sha256(path) for path in (train_path, test_path)},
+    {path.name: files.sha256(path) for path in (train_path, test_path)},
     test_by_client=test,
   )
 

@@ -5,7 +5,6 @@ client's id, and in that a data set for each field, whose first axis is the
 example.
 """
 
-import hashlib
 import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -109,12 +108,3 @@ def _read_field(place, group, name, field) -> np.ndarray:
       f' {stored.dtype} of shape {list(stored.shape or ())}.'
     )
   return stored[()]
-
-
-def sha256(path: pathlib.Path) -> str:
-  """The SHA-256 of a file, in hexadecimal."""
-  digest = hashlib.sha256()
-  with path.open('rb') as file:
-    for block in iter(lambda: file.read(2**20), b''):
-      digest.update(block)
-  return digest.hexdigest()

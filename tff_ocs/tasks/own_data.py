@@ -270,17 +270,15 @@ def from_client_data(
     TypeError: If `clients` is no client data, or as for `from_arrays`.
     ValueError: As for `from_arrays`.
   """
-  arrays = {
-    str(client_id): _read_client(clients, client_id, input_key, label_key)
-    for client_id in _client_ids('clients', clients)
-  }
+  arrays = _read_clients('clients', clients, input_key, label_key)
   if validation is not None:
-    of_clients = [
-      _read_client(validation, client_id, input_key, label_key)
-      for client_id in _client_ids('validation', validation)
-    ]
-    x, y = zip(*of_clients)
-    validation = np.concatenate(x), np.concatenate(y)
+    of_clients = _read_clients('validation', validation, input_key, label_key)
+    try:
+      validation = tuple(map(np.concatenate, zip(*of_clients.values())))
+    except ValueError as error:
+      raise client_data.DataError(
+        f'the clients of validation must have examples of one shape: {error}.'
+      ) from error
   return from_arrays(
     arrays,
     model=model,
@@ -293,16 +291,22 @@ def from_client_data(
   )
 
 
-def _client_ids(name, clients) -> Sequence[str]:
+def _read_clients(name, clients, input_key, label_key) -> dict[str, _Arrays]:
+  """Reads the examples of all clients of an argument, at least one."""
   if not isinstance(clients, tff.simulation.datasets.ClientData):
     raise TypeError(
       f'{name} must be a tff.simulation.datasets.ClientData, found'
       f' {type(clients).__name__}.'
     )
-  return clients.client_ids
+  if not clients.client_ids:
+    raise client_data.DataError(f'{name} must have at least 1 client, found 0.')
+  return {
+    str(client_id): _read_client(name, clients, client_id, input_key, label_key)
+    for client_id in clients.client_ids
+  }
 
 
-def _read_client(clients, client_id, input_key, label_key) -> _Arrays:
+def _read_client(owner, clients, client_id, input_key, label_key) -> _Arrays:
   dataset = clients.create_tf_dataset_for_client(client_id)
   spec = dataset.element_spec
   if isinstance(spec, Mapping):
@@ -320,7 +324,9 @@ def _read_client(clients, client_id, input_key, label_key) -> _Arrays:
     )
   batches = list(dataset.batch(1000).as_numpy_iterator())
   if not batches:
-    raise client_data.DataError(f'client {client_id!r} has no examples.')
+    raise client_data.DataError(
+      f'client {client_id!r} of {owner} has no examples.'
+    )
   x, y = zip(*batches)
   return np.concatenate(x), np.concatenate(y)
 

@@ -1,5 +1,6 @@
 """Tests of what all experiments share, on a small linear task."""
 
+import dataclasses
 import json
 import math
 
@@ -16,6 +17,7 @@ from tff_ocs.records import metrics as metrics_lib
 from tff_ocs.records import norms as norms_lib
 from tff_ocs.records import runs
 from tff_ocs.records import settings as settings_lib
+from tff_ocs.tasks import client_data
 
 SAMPLINGS = ('full', 'uniform', 'ocs', 'aocs', 'threshold')
 
@@ -427,6 +429,28 @@ def test_more_participants_than_clients_are_reported_once(tmp_path, capsys):
   output = capsys.readouterr().err
   assert output.count('all clients of a cohort will send') == 1
   assert '--expected_clients=5 is more than --clients_per_round=4' in output
+
+
+def test_cohorts_without_examples_send_nothing(tmp_path, monkeypatch):
+  load_task = linear.load_task
+
+  def load_nearly_empty(**options):
+    task = load_task(**options)
+    examples = {i: task.train.examples(i) for i in task.train.client_ids}
+    for client_id in task.train.client_ids[5:]:
+      examples[client_id] = client_data.Examples(
+        *(array[:0] for array in examples[client_id])
+      )
+    train = client_data.ArrayClientData(examples)
+    return dataclasses.replace(task, train=train)
+
+  monkeypatch.setattr(linear, 'load_task', load_nearly_empty)
+  metrics = linear.run_and_read(
+    tmp_path, '--sampling=threshold', '--clients_per_round=2'
+  ).metrics
+  is_empty = metrics['cohort_examples'] == 0
+  assert is_empty.any() and not is_empty.all()
+  assert not metrics['expected_participants'][is_empty].any()
 
 
 def test_bits_are_shown_in_a_unit_that_suits_them(tmp_path, capsys):
