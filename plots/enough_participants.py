@@ -22,9 +22,14 @@ _CHOSEN_SIZE = 5
 _HEIGHT = 2.1
 _WIDTH_OF_PANEL = 2.2
 _LEAST_WIDTH = 3.4
+# Up to a point the axis is linear, and beyond it logarithmic: with m = 1 training
+# may fail, and half a point still decides.
+_LINEAR_TO = 1
+_TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
 _KEY = (
   'Filled: the smallest m whose interval is within the grey band or above.'
   ' With n the number of clients with many examples in a cohort grows, too.'
+  ' The vertical axis is logarithmic beyond 1 point.'
 )
 
 
@@ -48,8 +53,13 @@ def plot_participation(
   with style.context(panels.STYLE):
     fig = figure.Figure(figsize=(width, _HEIGHT), layout='constrained')
     axes = fig.subplots(1, len(by_n), sharey=True, squeeze=False)[0]
+    # Before anything is drawn, for margins on this scale.
+    axes[0].set_yscale('symlog', linthresh=_LINEAR_TO)
     for axis, (n, of_n) in zip(axes, by_n.items()):
       _draw(axis, n, of_n)
+    axes[0].yaxis.set_major_locator(ticker.FixedLocator(_TICKS))
+    axes[0].yaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+    axes[0].yaxis.set_minor_locator(ticker.NullLocator())
     axes[0].set_ylabel('Accuracy − full [points]')
     fig.legend(
       *axes[0].get_legend_handles_labels(), loc='outside upper center', ncols=3

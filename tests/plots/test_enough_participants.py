@@ -90,6 +90,15 @@ def test_smallest_is_filled_and_the_square_root_marked(draw):
   assert first.get_ylim() == second.get_ylim()
 
 
+def test_half_a_point_is_seen_next_to_failures(draw):
+  (axis,) = draw(table_of(16)).axes
+  low, high = axis.transAxes.inverted().transform(
+    axis.transData.transform([(1, -0.5), (1, 0)])
+  )[:, 1]
+  assert high - low > 0.1
+  assert {-10, -1, -0.5, 0} <= set(axis.get_yticks())
+
+
 def test_caption_says_what_is_filled(draw):
   assert (
     draw(table_of(16))
