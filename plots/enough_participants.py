@@ -22,8 +22,8 @@ _CHOSEN_SIZE = 5
 _HEIGHT = 2.1
 _WIDTH_OF_PANEL = 2.2
 _LEAST_WIDTH = 3.4
-# Up to a point the axis is linear, and beyond it logarithmic: with m = 1 training
-# may fail, and half a point still decides.
+# Up to a point the axis is linear, and beyond it logarithmic: with m = 1
+# training may fail, and half a point still decides.
 _LINEAR_TO = 1
 _TICKS = (-100, -30, -10, -3, -1, -0.5, 0, 0.5, 1, 3, 10, 30, 100)
 _KEY = (
