@@ -385,7 +385,7 @@ def _draw(
     )
     n = experiment.clients_per_round
     title = f'{experiment.title}, n={n}, {method.label}'
-    # The one source whose data has a name of its own already.
+    # TFF's files say themselves what they hold, see `runs.Experiment`.
     if experiment.data_source not in ('', 'tff'):
       title += f' ({experiment.data_source})'
     parts.append(rounds[is_drawn].assign(title=title))
