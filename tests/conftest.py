@@ -2,11 +2,15 @@
 
 import functools
 import gc
+import hashlib
 import signal
 import sys
 
 import pytest
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+  compiled_computation_transformations as transformations,
+)
 
 
 def _untraced(compile_computation):
@@ -34,6 +38,31 @@ tff.backends.native.desugar_and_transform_to_native = _untraced(
 )
 
 from tff_ocs import execution  # noqa: E402
+
+
+def _remembered(optimize):
+  """Has TensorFlow optimise each graph once.
+
+  Three quarters of the graphs were in an earlier computation of the tests.
+  """
+  optimized = {}
+
+  @functools.wraps(optimize)
+  def optimize_once(computation, config_proto):
+    digest = hashlib.sha256()
+    for proto in (computation.proto, config_proto):
+      digest.update(proto.SerializeToString(deterministic=True))
+    key = digest.digest()
+    if key not in optimized:
+      optimized[key] = optimize(computation, config_proto)
+    return optimized[key]
+
+  return optimize_once
+
+
+transformations.optimize_tensorflow_comp = _remembered(
+  transformations.optimize_tensorflow_comp
+)
 
 # A test that needs TFF's own context says so.
 tff.test.set_no_default_context()
