@@ -64,7 +64,6 @@ def redraw(
       tuning_dir=str(results / 'tuning'),
       output_dir=str(output),
     )
-    _redraw_compression(results / 'compression', output)
     if (results / 'compare').exists():
       (output / 'compare').mkdir(parents=True, exist_ok=True)
       comparison.write_results(
@@ -100,21 +99,6 @@ def shrink(path: pathlib.Path) -> None:
     dpi = drawn.info['dpi']
   with files.replacing(path) as partial:
     with_palette.save(partial, format='PNG', optimize=True, dpi=dpi)
-
-
-def _redraw_compression(results: pathlib.Path, output: pathlib.Path) -> None:
-  """Draws the runs with compression, and those that they are compared with."""
-  figures.draw_figures(
-    results_dir=str(results),
-    figure='compression',
-    output_dir=str(output / 'figures'),
-    formats=['png'],
-  )
-  summary.write_summary(
-    results_dir=str(results),
-    accuracies=_ACCURACIES,
-    output_dir=str(output / 'compression'),
-  )
 
 
 def redraw_participation(results: pathlib.Path, output: pathlib.Path) -> None:
